@@ -1,0 +1,5 @@
+"""``python -m mpicoll`` is the program ``mpicoll``."""
+
+from .cli import main
+
+main()

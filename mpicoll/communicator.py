@@ -1,0 +1,216 @@
+"""The face of the package: a communicator whose collectives run schedules."""
+
+from typing import Any
+
+from mpi4py import MPI
+
+from . import selection, topology
+from .buffers import Buffer, parse
+from .context import Context
+from .engine import compiled
+from .engine.interpreter import DECLINED, OBJECT, OBJECTS
+from .engine.lowering import Limits
+from .plan import Persistent, Plan, Reduction, bind
+from .schedule.registry import Nodes
+
+_IN_PLACE = MPI.IN_PLACE
+_SUM = MPI.SUM
+
+
+class Communicator(MPI.Intracomm):
+    """An intracommunicator whose ``Allreduce`` runs mpicoll's algorithms.
+
+    Everything else is mpi4py's own. The communicator given and this one are the same MPI
+    communicator, so freeing either frees both. Messages travel on a private duplicate, which is made
+    by the first collective and freed with the communicator.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        The communicator to use.
+    nodes : sequence of sequence of int, optional
+        The ranks of each node, the same on all ranks; by default MPI is asked which ranks can share
+        memory.
+    engine : {"compiled", "reference"}
+        What executes schedules. The reference engine is for comparison.
+    limits : Limits, optional
+        Sizes of segments, the same on all ranks.
+
+    Raises
+    ------
+    TypeError
+        If `comm` is not an intracommunicator.
+    ValueError
+        If it is MPI.COMM_NULL, `nodes` does not name each rank once, or `engine` is unknown.
+    """
+
+    _context: Context | None = None
+    _frames: dict[tuple, int] = {}  # noqa: RUF012  (each instance gets its context's)
+    _nodes: Nodes | None = None
+    _engine = "compiled"
+    _limits = Limits()
+
+    def __new__(cls, comm: MPI.Intracomm, **options: Any) -> "Communicator":
+        if not isinstance(comm, MPI.Intracomm):
+            raise TypeError(f"Communicator: {type(comm).__name__} given, expected an intracommunicator")
+        if comm == MPI.COMM_NULL:
+            raise ValueError("Communicator: MPI.COMM_NULL given, expected an intracommunicator")
+        return super().__new__(cls, comm)
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        *,
+        nodes: Nodes | None = None,
+        engine: str = "compiled",
+        limits: Limits = Limits(),  # noqa: B008
+    ) -> None:
+        if engine not in ("compiled", "reference"):
+            raise ValueError(f"Communicator: engine {engine!r} given, expected 'compiled' or 'reference'")
+        self._nodes = None if nodes is None else topology.check(nodes, comm.Get_size())
+        self._engine, self._limits = engine, limits
+
+    def Allreduce(  # noqa: N802
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: MPI.Op = _SUM,
+        algorithm: str = selection.AUTO,
+        **parameters: Any,
+    ) -> None:
+        """Combine the vectors of all ranks, and give every rank the result.
+
+        Parameters
+        ----------
+        sendbuf : buffer, message spec, or MPI.IN_PLACE
+            This rank's vector; IN_PLACE takes it from `recvbuf`, and so does the very same memory.
+        recvbuf : buffer or message spec
+            Receives the result: as many elements, of the same type.
+        op : MPI.Op
+            A predefined operation, or one of the user's.
+        algorithm : str
+            One of ``mpicoll list``, ``"native"`` for the MPI library's own, or ``"auto"``: what the
+            environment variable ``MPICOLL_ALLREDUCE`` says, or the best one known.
+        **parameters
+            The algorithm's own, such as ``chunks`` of a pipelined one or ``leaders`` of two_level.
+
+        Raises
+        ------
+        ValueError
+            If the buffers do not match, or the algorithm is unknown or cannot serve the call.
+        TypeError
+            If something is not a buffer or an op.
+        MPI.Exception
+            If the op is not defined for the type, with the error class that MPI gives it.
+
+        Notes
+        -----
+        All of these are raised on the calling rank before anything is sent. The plan is kept for the
+        next call of its kind. Beside the vectors a rank holds at most one vector of scratch, and
+        for long vectors a few segments; algorithms that gather all ranks' vectors refuse long ones.
+        """
+        if not parameters:
+            in_place = sendbuf is _IN_PLACE
+            try:
+                frame = self._frames[recvbuf.dtype, recvbuf.size, op.handle, algorithm, in_place]
+            except (AttributeError, KeyError, TypeError):
+                pass
+            else:
+                code = self._run(
+                    frame, 0 if in_place else id(sendbuf), id(recvbuf), OBJECT if in_place else OBJECTS
+                )
+                if code == 0:
+                    return
+                if code != DECLINED:
+                    raise MPI.Exception(code)
+        self._allreduce(sendbuf, recvbuf, op, algorithm, parameters)
+
+    def Allreduce_init(  # noqa: N802
+        self,
+        sendbuf: Any,
+        recvbuf: Any,
+        op: MPI.Op = _SUM,
+        info: MPI.Info = MPI.INFO_NULL,
+        algorithm: str = selection.AUTO,
+        **parameters: Any,
+    ) -> "Persistent | MPI.Prequest":
+        """Make an all-reduce that runs again and again on the same buffers.
+
+        Parameters are those of :meth:`Allreduce`; `info` is for the native collective.
+
+        Returns
+        -------
+        Persistent or MPI.Prequest
+            To ``Start`` and ``Wait`` for; mpi4py's own where the native collective serves.
+        """
+        send, recv = self._buffers(sendbuf, recvbuf)
+        plan = self._plan(send, recv, op, algorithm, parameters)
+        if plan is None:
+            return super().Allreduce_init(sendbuf, recvbuf, op, info)
+        return Persistent(self._connected(), plan, send or recv, recv, (sendbuf, recvbuf))
+
+    def _allreduce(
+        self, sendbuf: Any, recvbuf: Any, op: MPI.Op, algorithm: str, parameters: dict[str, Any]
+    ) -> None:
+        send, recv = self._buffers(sendbuf, recvbuf)
+        plan = self._plan(send, recv, op, algorithm, parameters)
+        self._connected().finish()
+        if plan is None:
+            super().Allreduce(_IN_PLACE if send is None else sendbuf, recvbuf, op)
+        else:
+            plan.execute((send or recv).address, recv.address)
+
+    def _buffers(self, sendbuf: Any, recvbuf: Any) -> tuple[Buffer | None, Buffer]:
+        """Read and check both buffers; None for a vector that is in the receive buffer."""
+        recv = parse(recvbuf, "allreduce: recvbuf")
+        if recv.readonly:
+            raise ValueError("allreduce: recvbuf is read-only")
+        if sendbuf is None or sendbuf is _IN_PLACE:
+            return None, recv
+        send = parse(sendbuf, "allreduce: sendbuf")
+        if send.count != recv.count:
+            raise ValueError(f"allreduce: recvbuf has {recv.count} items, expected {send.count}")
+        if (send.dtype, send.itemsize) != (recv.dtype, recv.itemsize):
+            raise ValueError(f"allreduce: recvbuf has {recv.dtype} items, expected {send.dtype}")
+        if send.address == recv.address:
+            return None, recv
+        if send.address < recv.address + recv.nbytes and recv.address < send.address + send.nbytes:
+            raise ValueError("allreduce: sendbuf and recvbuf overlap, expected the same memory or separate")
+        return send, recv
+
+    def _plan(
+        self,
+        send: Buffer | None,
+        recv: Buffer,
+        op: MPI.Op,
+        algorithm: str,
+        parameters: dict[str, Any],
+    ) -> Plan | None:
+        """Find or make the plan for a call; None for the native collective."""
+        if not isinstance(op, MPI.Op):
+            raise TypeError(f"allreduce: op {op!r} given, expected an MPI.Op")
+        what = Reduction(recv.count, recv.dtype, recv.datatype, recv.itemsize, op)
+        what.check_defined()
+        context = self._connected()
+        in_place = send is None
+        key = (recv.dtype, recv.count, op.handle, algorithm, in_place)
+        if op.is_predefined and not parameters and key in context.plans:
+            return context.plans[key]
+        call = selection.Call("allreduce", what.nbytes, context.size, len(context.nodes), what.commutative)
+        choice = selection.choose(call, algorithm)
+        if choice.algorithm == selection.NATIVE or (algorithm == selection.AUTO and what.kernel is None):
+            return None
+        plan = bind(context, what, choice, parameters, in_place)
+        if op.is_predefined and not parameters:
+            context.keep(key, plan)
+        return plan
+
+    def _connected(self) -> Context:
+        """Give the context; the first time, collectively."""
+        if self == MPI.COMM_NULL:
+            raise MPI.Exception(MPI.ERR_COMM)
+        if self._context is None:
+            self._run = compiled.run()
+            self._context = Context.of(self, self._nodes, self._engine, self._limits)
+            self._frames = self._context.frames
+        return self._context

@@ -1,0 +1,1 @@
+"""What executes a schedule: the compiled interpreter, and the reference engine as its oracle."""

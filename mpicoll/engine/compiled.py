@@ -1,0 +1,85 @@
+"""The compiled engine: a lowered schedule, with everything that it needs to run."""
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+from mpi4py import MPI
+from numba import njit
+
+from ..transports import libmpi
+from . import interpreter
+from . import program as p
+
+
+class Compiled:
+    """A program in a frame.
+
+    Attributes
+    ----------
+    address : int
+        Of the frame, for :func:`run`.
+    """
+
+    def __init__(
+        self,
+        program: p.Program,
+        comm: MPI.Intracomm,
+        kernel: int,
+        workspace: np.ndarray,
+        count: int,
+        dtype: np.dtype,
+    ) -> None:
+        self._rows = program.rows
+        self._requests = np.zeros(program.requests * libmpi.HANDLE_BYTES, np.uint8)
+        self._status = np.zeros(libmpi.STATUS_BYTES, np.uint8)
+        self._dtype = dtype
+        self._frame = frame = np.zeros(p.FRAME_LENGTH, np.int64)
+        frame[p.PROGRAM], frame[p.LENGTH] = self._rows.ctypes.data, len(self._rows)
+        frame[p.WORKSPACE], frame[p.KERNEL] = workspace.ctypes.data, kernel
+        frame[p.COMM], frame[p.BYTE], frame[p.TAG] = libmpi.handle(comm), libmpi.handle(MPI.BYTE), 0
+        frame[p.REQUESTS], frame[p.HANDLE_BYTES] = self._requests.ctypes.data, libmpi.HANDLE_BYTES
+        frame[p.STATUS] = self._status.ctypes.data
+        for i, function in enumerate(libmpi.FUNCTIONS):
+            frame[p.FUNCTIONS + i] = libmpi.address(function)
+        frame[p.COUNT], frame[p.ITEMSIZE] = count, dtype.itemsize
+        frame[p.DESCR], frame[p.NDARRAY] = id(dtype), id(np.ndarray)
+        self.address: int = frame.ctypes.data
+
+    def __call__(self, sendbuf: int, recvbuf: int) -> None:
+        """Run on two addresses, equal where the vector is in the receive buffer from the start."""
+        check(run()(self.address, sendbuf, recvbuf, interpreter.ADDRESSES))
+
+
+@functools.cache
+def run() -> Callable[[int, int, int, int], int]:
+    """Give the compiled :func:`mpicoll.engine.interpreter.run`."""
+    signature = "int64(int64, int64, int64, int64)"
+    f = njit(signature, nogil=True, cache=True)(interpreter.run)
+    return f.overloads[f.signatures[0]].entry_point
+
+
+@functools.cache
+def reads_objects() -> bool:
+    """Whether compiled code finds arrays where it expects them inside Python objects.
+
+    It does on CPython, whose ``id`` is an object's address, with NumPy's C ABI. A trial on a frame
+    without instructions tells.
+    """
+    array = np.zeros((2, 3))
+    frame = np.zeros(p.FRAME_LENGTH, np.int64)
+    frame[p.WORKSPACE] = frame.ctypes.data
+    frame[p.COUNT], frame[p.ITEMSIZE] = array.size, array.itemsize
+    frame[p.DESCR], frame[p.NDARRAY] = id(array.dtype), id(np.ndarray)
+    fields = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_int64 * 9).from_address(id(array)))
+    return (
+        object.__basicsize__ % 8 == 0
+        and fields[interpreter.DATA] == array.ctypes.data
+        and run()(frame.ctypes.data, 0, id(array), interpreter.OBJECT) == 0
+    )
+
+
+def check(code: int) -> None:
+    """Raise what an MPI error code stands for."""
+    if code:
+        raise MPI.Exception(code)

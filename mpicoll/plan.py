@@ -1,0 +1,198 @@
+"""Plans: a schedule bound to a communicator, a count, a type and an op, ready to run again and again."""
+
+import ctypes
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+from mpi4py.util.dtlib import from_numpy_dtype
+
+from . import algorithms as algorithms  # registers them
+from . import kernels, selection
+from .buffers import Buffer
+from .context import Context
+from .engine import compiled, reference
+from .engine.lowering import lower
+from .errors import UndefinedOp
+from .schedule import Algorithm, Schedule, find
+
+OPS = {getattr(MPI, name).handle: name for name in kernels.OPS}  # MPI.Op objects are not hashable
+
+
+class Reduction(NamedTuple):
+    """What a reduction computes.
+
+    Attributes
+    ----------
+    count, dtype, datatype, itemsize
+        As of :class:`~mpicoll.buffers.Buffer`.
+    op : MPI.Op
+    """
+
+    count: int
+    dtype: np.dtype | None
+    datatype: MPI.Datatype | None
+    itemsize: int
+    op: MPI.Op
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the vector in bytes."""
+        return self.count * self.itemsize
+
+    @property
+    def commutative(self) -> bool:
+        """Whether the operands may be swapped."""
+        return bool(self.op.Is_commutative())
+
+    @property
+    def kernel(self) -> str | None:
+        """The op's name where there is a kernel for it and the dtype."""
+        name = OPS.get(self.op.handle)
+        return name if name and self.dtype is not None and kernels.supported(name, self.dtype) else None
+
+    def check_defined(self) -> None:
+        """Raise :class:`UndefinedOp` where MPI does not define the op for the type."""
+        if self.op == MPI.OP_NULL:
+            raise UndefinedOp("allreduce: MPI.OP_NULL given, expected an op")
+        name = OPS.get(self.op.handle)
+        if name and self.dtype is not None and kernels.known(self.dtype) and self.kernel is None:
+            raise UndefinedOp(f"allreduce: {name} is not defined for {self.dtype}")
+
+
+class Plan:
+    """A schedule ready to run on any two buffers of its count and type.
+
+    Attributes
+    ----------
+    choice : Choice
+        The algorithm and why it was chosen.
+    schedule : Schedule
+    execute : callable
+        ``execute(sendbuf, recvbuf)`` with two addresses, equal where the vector is in the receive
+        buffer from the start.
+    frame : int
+        Address of the compiled engine's frame, 0 for the reference engine.
+    """
+
+    def __init__(
+        self,
+        choice: selection.Choice,
+        schedule: Schedule,
+        execute: Callable[[int, int], None],
+        frame: int = 0,
+    ) -> None:
+        self.choice, self.schedule, self.execute, self.frame = choice, schedule, execute, frame
+
+
+def bind(
+    context: Context, what: Reduction, choice: selection.Choice, parameters: dict[str, Any], in_place: bool
+) -> Plan:
+    """Make the plan of an all-reduce by one of our algorithms.
+
+    The reference engine serves what has no kernel: other types, and the user's ops.
+
+    Raises
+    ------
+    ValueError
+        If the algorithm is unknown or cannot serve the call; the message says what it needs.
+    TypeError
+        If it does not take one of `parameters`.
+    MPI.Exception
+        If MPI does not define the op for the type.
+    """
+    algorithm = find("allreduce", choice.algorithm)
+    _check_serves(algorithm, what)
+    schedule = _schedule(algorithm, context, what.nbytes, parameters)
+    if context.engine == "compiled" and what.kernel is not None:
+        program = lower(schedule, context.rank, what.count, what.itemsize, in_place, context.limits)
+        kernel = kernels.kernel(what.kernel, what.dtype).address
+        context.workspace.reserve(program.scratch)
+        run = compiled.Compiled(program, context.comm, kernel, context.workspace.cell, what.count, what.dtype)
+        return Plan(choice, schedule, run, run.address)
+    combine = _combine(what)
+
+    def execute(sendbuf: int, recvbuf: int) -> None:
+        send, recv = _memory(sendbuf, what.nbytes), _memory(recvbuf, what.nbytes)
+        reference.execute(schedule, context.comm, combine, send, recv, what.itemsize)
+
+    return Plan(choice, schedule, execute)
+
+
+def _check_serves(algorithm: Algorithm, what: Reduction) -> None:
+    if algorithm.commutative and not what.commutative:
+        raise ValueError(f"allreduce: {algorithm.name} needs a commutative op, and this one is not")
+    if algorithm.limit is not None and what.nbytes > algorithm.limit:
+        raise ValueError(
+            f"allreduce: {algorithm.name} holds the vectors of all ranks and takes at most "
+            f"{algorithm.limit} bytes, given {what.nbytes}"
+        )
+
+
+def _schedule(algorithm: Algorithm, context: Context, nbytes: int, parameters: dict[str, Any]) -> Schedule:
+    takes = list(inspect.signature(algorithm.function).parameters)[2:]
+    for name in parameters:
+        if name not in takes:
+            known = ", ".join(takes) or "no parameters"
+            raise TypeError(f"allreduce: {algorithm.name} takes {known}, given {name}")
+    if algorithm.pipelined:
+        parameters = selection.pipeline(nbytes) | parameters
+    return algorithm.schedule(context.size, nodes=context.nodes, **parameters)
+
+
+def _combine(what: Reduction) -> reference.Combine:
+    if what.kernel is not None:
+        return reference.by_kernel(kernels.kernel(what.kernel, what.dtype))
+    datatype = what.datatype or from_numpy_dtype(what.dtype)
+    combine = reference.by_mpi(what.op, datatype, what.itemsize)
+    if what.op.is_predefined:  # find out now whether MPI can
+        combine(np.zeros(what.itemsize, np.uint8), np.zeros(what.itemsize, np.uint8))
+    return combine
+
+
+def _memory(address: int, nbytes: int) -> np.ndarray:
+    return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+
+
+class Persistent:
+    """A plan with its buffers: what ``Allreduce_init`` gives.
+
+    Start it and wait for it as often as you like. The collective runs inside :meth:`Wait` (or
+    :meth:`Test`), in the order in which the collectives of the communicator were started.
+    """
+
+    def __init__(self, context: Context, plan: Plan, sendbuf: Buffer, recvbuf: Buffer, keep: tuple) -> None:
+        self.plan = plan
+        self._context = context
+        self._addresses = sendbuf.address, recvbuf.address
+        self._keep = keep  # the objects whose memory it uses
+        self._active = False
+
+    def Start(self) -> None:  # noqa: N802
+        """Start the collective.
+
+        Raises
+        ------
+        RuntimeError
+            If it was started and not waited for.
+        """
+        if self._active:
+            raise RuntimeError("Start: the plan is active, expected one that was waited for")
+        self._active = True
+        self._context.start(self)
+
+    def Wait(self) -> None:  # noqa: N802
+        """Return when the result is in the receive buffer; at once if it was not started."""
+        self._context.finish(self)
+
+    def Test(self) -> bool:  # noqa: N802
+        """Complete the collective, and say so."""
+        self.Wait()
+        return True
+
+    def run(self) -> None:
+        """Run it; for the context, when its turn comes."""
+        self._active = False
+        self.plan.execute(*self._addresses)

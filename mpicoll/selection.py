@@ -1,0 +1,76 @@
+"""Which algorithm serves a call, and why. The first that answers decides:
+
+1. the call's ``algorithm=``,
+2. the environment, e.g. ``MPICOLL_ALLREDUCE=ring``,
+3. the table below.
+"""
+
+import os
+from typing import Any, NamedTuple
+
+NATIVE = "native"
+AUTO = "auto"
+
+CHUNK = 1 << 17  # bytes in a chunk of a pipelined algorithm
+CHUNKS = 256  # at most
+
+
+class Call(NamedTuple):
+    """What the choice depends on."""
+
+    collective: str
+    nbytes: int
+    size: int
+    nodes: int
+    commutative: bool
+
+
+class Choice(NamedTuple):
+    """An algorithm's name, and the reason in words."""
+
+    algorithm: str
+    reason: str
+
+
+def choose(call: Call, algorithm: str = AUTO) -> Choice:
+    """Choose the algorithm for a call.
+
+    Parameters
+    ----------
+    call : Call
+    algorithm : str
+        What the caller asked for; ``"auto"`` leaves it to the environment and the table.
+    """
+    if algorithm != AUTO:
+        return Choice(algorithm, "asked for by the call")
+    variable = f"MPICOLL_{call.collective.upper()}"
+    if os.environ.get(variable, AUTO) != AUTO:
+        return Choice(os.environ[variable], f"asked for by {variable}")
+    for row in TABLE[call.collective]:
+        if call.nbytes <= row.upto and call.size <= row.ranks:
+            return Choice(row.algorithm, f"built-in table: {row}")
+    raise AssertionError(call)
+
+
+class Row(NamedTuple):
+    """The algorithm for vectors and communicators up to a size."""
+
+    upto: float  # bytes
+    ranks: float
+    algorithm: str
+
+    def __str__(self) -> str:
+        return f"up to {self.upto:,.0f} bytes on up to {self.ranks:,.0f} ranks"
+
+
+TABLE = {
+    "allreduce": [
+        Row(64 << 10, float("inf"), "recursive_doubling"),
+        Row(float("inf"), float("inf"), "recursive_halving_doubling"),
+    ]
+}
+
+
+def pipeline(nbytes: int) -> dict[str, Any]:
+    """Choose the parameters of a pipelined algorithm."""
+    return {"chunks": max(1, min(CHUNKS, -(-nbytes // CHUNK)))}
