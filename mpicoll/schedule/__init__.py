@@ -1,6 +1,6 @@
 """Schedules as data: moves and steps, their composition, the proof and the drawing."""
 
-from .compose import mapped, together
+from .compose import mapped, mirrored, together
 from .moves import Move, combine, copy, recv, reduce, scratch, send
 from .registry import Algorithm, algorithm, algorithms, evaluate, find
 from .schedule import Schedule, bounds
@@ -17,6 +17,7 @@ __all__ = [
     "evaluate",
     "find",
     "mapped",
+    "mirrored",
     "recv",
     "reduce",
     "scratch",

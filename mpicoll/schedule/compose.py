@@ -1,16 +1,37 @@
 """Larger schedules from smaller ones. One after the other is Python's own ``yield from``."""
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 
-from .moves import Move, Scratch, Spec
-from .schedule import Step, Steps
+from .moves import Move, Scratch, Spec, recv, resolve, send, slots
+from .schedule import Step, Steps, moves_of
 
 
 def together(*parts: Steps) -> Iterator[Step]:
     """Merge schedules turn by turn: the first steps of all become one step, and so on."""
     for turn in zip_longest(*parts, fillvalue=()):
-        yield tuple(move for step in turn for move in _moves(step))
+        yield tuple(move for step in turn for move in moves_of(step))
+
+
+def mirrored(steps: Steps, receive: Callable[[int, Spec], Move] = recv) -> Iterator[Step]:
+    """Run a schedule backwards: last step first, each receive a send and each send a receive.
+
+    A reduce-scatter becomes the all-gather that returns each chunk the way it came. With
+    ``receive=reduce`` an all-gather becomes a reduce-scatter.
+
+    Parameters
+    ----------
+    steps : iterable of steps
+        Without local moves.
+    receive : callable
+        :func:`~mpicoll.schedule.moves.recv` or :func:`~mpicoll.schedule.moves.reduce`: what
+        becomes of a send.
+    """
+    for step in reversed([moves_of(step) for step in steps]):
+        yield tuple(
+            receive(move.peer, move.chunks) if move.kind == "send" else send(move.peer, move.chunks)
+            for move in reversed(step)
+        )
 
 
 def mapped(
@@ -29,44 +50,22 @@ def mapped(
         The group: the inner schedule's rank ``i`` is rank ``ranks[i]``.
     chunks : sequence of int or range, optional
         The inner schedule's chunk ``i`` is ``chunks[i]``, itself one chunk or a range of them.
+        A schedule that uses scratch cannot be mapped onto other chunks.
     """
-    widen = _identity if chunks is None else _widener(chunks)
-    for step in steps:
-        yield tuple(
-            Move(
-                move.kind,
-                move.peer if ranks is None or move.source is not None else ranks[move.peer],
-                widen(move.chunks),
-                None if move.source is None else widen(move.source),
-            )
-            for move in _moves(step)
-        )
-
-
-def _moves(step: Move | Step) -> Step:
-    return (step,) if isinstance(step, Move) else step
-
-
-def _identity(spec: Spec) -> Spec:
-    return spec
-
-
-def _widener(chunks: Sequence[int | range]) -> Callable[[Spec], Spec]:
-    outer = [c if isinstance(c, range) else range(c, c + 1) for c in chunks]
 
     def widen(spec: Spec) -> Spec:
-        if isinstance(spec, Scratch):
+        if chunks is None:
+            return spec
+        if isinstance(spec, Scratch):  # its slots would have to be widened too
             raise TypeError("a schedule that uses scratch cannot be mapped onto other chunks")
-        numbers = spec if isinstance(spec, Sequence) else (spec,)
-        return _joined([outer[number % len(outer)] for number in numbers])
+        return [chunks[slot] for slot in slots(resolve(spec, len(chunks), 0))]
 
-    return widen
-
-
-def _joined(parts: list[range]) -> Spec:
-    """One range where the parts follow each other, the list of all numbers otherwise."""
-    if not parts:
-        return range(0)
-    if all(before.stop == after.start for before, after in pairwise(parts)):
-        return range(parts[0].start, parts[-1].stop)
-    return [number for part in parts for number in part]
+    for step in steps:
+        yield tuple(
+            move._replace(
+                peer=move.peer if ranks is None or move.source is not None else ranks[move.peer],
+                chunks=widen(move.chunks),
+                source=None if move.source is None else widen(move.source),
+            )
+            for move in moves_of(step)
+        )

@@ -6,19 +6,21 @@ slots simply continue the numbering: scratch vector ``v`` holds chunk ``c`` at s
 ``(1 + v) * chunks + c`` and has that chunk's size.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
+Numbers: TypeAlias = int | range | Sequence[int | range]
 
 
 class Scratch(NamedTuple):
     """Slots beyond the vector."""
 
-    slots: int | range | Sequence[int]
+    slots: Numbers
 
 
-Spec: TypeAlias = int | range | Sequence[int] | Scratch
-Runs: TypeAlias = tuple[tuple[int, int], ...]  # half-open (start, stop) runs of slots, in order
+Spec: TypeAlias = Numbers | Scratch
+Run: TypeAlias = tuple[int, int]  # half-open: from the first slot up to, not including, the second
+Runs: TypeAlias = tuple[Run, ...]
 
 
 class Move(NamedTuple):
@@ -39,8 +41,8 @@ class Move(NamedTuple):
 
     kind: str
     peer: int
-    chunks: Spec | Runs
-    source: Spec | Runs | None = None
+    chunks: Any
+    source: Any = None
 
 
 def send(peer: int, chunks: Spec) -> Move:
@@ -72,7 +74,7 @@ def combine(chunks: Spec, source: Spec) -> Move:
     return Move("combine", -1, chunks, source)
 
 
-def scratch(slots: int | range | Sequence[int]) -> Scratch:
+def scratch(slots: Numbers) -> Scratch:
     """Name slots beyond the vector, numbered from 0."""
     return Scratch(slots)
 
@@ -81,38 +83,50 @@ def resolve(spec: Spec, chunks: int, vectors: int) -> Runs:
     """Turn a spec into runs of slots: modulo `chunks` in the vector, modulo the rest in scratch.
 
     A contiguous range stays one run, or two where it wraps around, however long it is.
+
+    Raises
+    ------
+    ValueError
+        If a range names more chunks than there are, or scratch is named and there is none.
     """
-    if isinstance(spec, Scratch):
-        return tuple(
-            (start + chunks, stop + chunks) for start, stop in _runs(spec.slots, chunks * vectors)
-        )
-    return _runs(spec, chunks)
+    if not isinstance(spec, Scratch):
+        return _runs(spec, chunks)
+    if not vectors:
+        raise ValueError("scratch named, but the schedule has none")
+    return tuple((start + chunks, stop + chunks) for start, stop in _runs(spec.slots, chunks * vectors))
 
 
-def slots(runs: Runs) -> Iterable[int]:
+def slots(runs: Runs) -> Iterator[int]:
     """Every slot of `runs`, in order."""
     for start, stop in runs:
         yield from range(start, stop)
 
 
-def _runs(spec: int | range | Sequence[int], modulus: int) -> Runs:
-    if isinstance(spec, range) and spec.step == 1:
-        length = len(spec)
-        if length == 0:
-            return ()
+def _runs(numbers: Numbers, modulus: int) -> Runs:
+    """Cut `numbers` into runs that do not wrap around, as few as keep the order."""
+    if isinstance(numbers, int):
+        return ((numbers % modulus, numbers % modulus + 1),)
+    runs: list[Run] = []
+    for first, length in _stretches(numbers):
         if length > modulus:
             raise ValueError(f"{length} chunks named, but there are {modulus}")
-        start = spec.start % modulus
-        stop = start + length
-        return ((start, stop),) if stop <= modulus else ((start, modulus), (0, stop - modulus))
-    if isinstance(spec, Iterable):
-        runs: list[tuple[int, int]] = []
-        for number in spec:
-            slot = number % modulus
-            if runs and runs[-1][1] == slot:
-                runs[-1] = (runs[-1][0], slot + 1)
+        start = first % modulus
+        for run in ((start, min(start + length, modulus)), (0, start + length - modulus)):
+            if run[0] >= run[1]:
+                continue
+            if runs and runs[-1][1] == run[0]:
+                runs[-1] = (runs[-1][0], run[1])
             else:
-                runs.append((slot, slot + 1))
-        return tuple(runs)
-    slot = spec % modulus
-    return ((slot, slot + 1),)
+                runs.append(run)
+    return tuple(runs)
+
+
+def _stretches(numbers: Numbers) -> Iterator[tuple[int, int]]:
+    """Give the first number and the length of each stretch of consecutive numbers, as written."""
+    if isinstance(numbers, range) and numbers.step == 1:
+        yield numbers.start, len(numbers)
+    elif isinstance(numbers, Iterable):
+        for part in numbers:
+            yield from _stretches(part)
+    else:
+        yield numbers, 1

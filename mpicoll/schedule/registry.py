@@ -4,10 +4,11 @@ The command line, the proof, the benchmark and the selection all read this one.
 """
 
 import difflib
+import importlib
 import inspect
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, TypeAlias
 
@@ -38,14 +39,17 @@ class Algorithm:
     ranks : str
         Restriction on the number of ranks, a formula in `p` that must be true; "" for none.
     steps, sent : str
-        Formulas for the number of steps on the critical path and the largest number of bytes that
-        a rank sends, in units of the vector; in `p` ranks, `S` chunks, and `n` nodes. Checked by
-        the proof. Where the formula gives an upper bound, it begins with ``<=``.
+        Formulas for the number of steps on the critical path and for the most that a rank sends,
+        in vectors. In `p` ranks, `S` chunks, the algorithm's own parameters and, for two levels,
+        `n` nodes, `m` ranks on the largest, `L` leaders a node, `inter_steps` and `inter_sent`.
+        Checked by the proof. Where the formula gives an upper bound, it begins with ``<=``.
     limit : int or None
         Largest vector in bytes that it may be used for, for algorithms whose memory grows with
         the number of ranks.
     source : str
         Where the method was published.
+    variants : mapping of str to sequence
+        The algorithm's own parameters, each with the values that the proof tries.
     """
 
     collective: str
@@ -59,6 +63,7 @@ class Algorithm:
     sent: str
     limit: int | None
     source: str
+    variants: Mapping[str, Sequence[Any]] = field(default_factory=dict, hash=False)
 
     @property
     def summary(self) -> str:
@@ -94,21 +99,64 @@ class Algorithm:
         Raises
         ------
         ValueError
-            If the algorithm does not work for this size.
+            If the algorithm does not work for this size, placement or parameters.
         """
-        if not self.serves(size):
-            raise ValueError(f"{self.collective}: {self.name} needs {self.ranks}, given p = {size}")
-        if self.two_level:
-            parameters["nodes"] = nodes if nodes is not None else (tuple(range(size)),)
-        function, arguments = self.function, parameters
+        arguments = self._arguments(size, nodes, parameters)
+        chunks = arguments["chunks"] if self.chunks is None else _number(self.chunks, size, arguments)
+        if chunks < 1:
+            raise ValueError(f"{self.collective}: {self.name} needs at least 1 chunk, given {chunks}")
+        function = self.function
         return Schedule(
             self.collective,
             self.name,
             size,
-            parameters["chunks"] if self.chunks is None else _number(self.chunks, size, arguments),
+            chunks,
             lambda rank: function(rank, size, **arguments),
             _number(self.vectors, size, arguments),
         )
+
+    def cost(self, size: int, *, nodes: Nodes | None = None, **parameters: Any) -> tuple[Fraction, Fraction]:
+        """Evaluate the registered formulas; the arguments are those of :meth:`schedule`.
+
+        Returns
+        -------
+        steps : Fraction
+            Steps on the critical path, or an upper bound.
+        sent : Fraction
+            The most that a rank sends, in vectors, or an upper bound.
+        """
+        arguments = self._arguments(size, nodes, parameters)
+        own = inspect.signature(self.function).parameters
+        known = {name: own[name].default for name in own} | arguments
+        values: dict[str, int | Fraction] = {n: value for n, value in known.items() if isinstance(value, int)}
+        values |= {"p": size, "S": known.get("chunks", 1)}
+        if self.two_level:
+            lengths = [len(node) for node in known["nodes"]]
+            rest = {name: value for name, value in parameters.items() if name not in own}
+            inter = find(self.collective, known["inter"]).cost(len(lengths), **rest)
+            values |= {"n": len(lengths), "m": max(lengths), "L": known["leaders"] or min(lengths)}
+            values |= {"inter_steps": inter[0], "inter_sent": inter[1]}
+        return evaluate(self.steps, **values), evaluate(self.sent, **values)
+
+    def _arguments(self, size: int, nodes: Nodes | None, parameters: dict[str, Any]) -> dict[str, Any]:
+        """Give the function's keyword arguments, checked."""
+        if size < 1 or not self.serves(size):
+            raise ValueError(
+                f"{self.collective}: {self.name} needs {self.ranks or 'p >= 1'}, given p = {size}"
+            )
+        if self.two_level:
+            nodes = nodes if nodes is not None else (tuple(range(size)),)
+            if sorted(rank for node in nodes for rank in node) != list(range(size)) or not all(nodes):
+                raise ValueError(
+                    f"{self.collective}: {self.name} needs nodes that hold each of {size} ranks once, "
+                    f"given {nodes}"
+                )
+            parameters = parameters | {"nodes": nodes}
+        try:
+            inspect.signature(self.function).bind(0, size, **parameters)
+        except TypeError as error:
+            raise ValueError(f"{self.collective}: {self.name}: {error}") from None
+        return parameters
 
 
 def algorithm(
@@ -122,13 +170,25 @@ def algorithm(
     sent: str,
     limit: int | None = None,
     source: str,
+    variants: Mapping[str, Sequence[Any]] | None = None,
 ) -> Callable[[Callable[..., Steps]], Callable[..., Steps]]:
     """Register a generator of steps as an algorithm. See :class:`Algorithm` for the arguments."""
 
     def register(function: Callable[..., Steps]) -> Callable[..., Steps]:
         name = function.__name__
         _REGISTRY[collective, name] = Algorithm(
-            collective, name, function, chunks, vectors, commutative, ranks, steps, sent, limit, source
+            collective,
+            name,
+            function,
+            chunks,
+            vectors,
+            commutative,
+            ranks,
+            steps,
+            sent,
+            limit,
+            source,
+            variants or {},
         )
         return function
 
@@ -137,7 +197,7 @@ def algorithm(
 
 def algorithms(collective: str | None = None) -> list[Algorithm]:
     """All registered algorithms, or those of one collective, in order of registration."""
-    return [a for a in _REGISTRY.values() if collective in (None, a.collective)]
+    return [a for a in _registered().values() if collective in (None, a.collective)]
 
 
 def find(collective: str, name: str) -> Algorithm:
@@ -148,26 +208,38 @@ def find(collective: str, name: str) -> Algorithm:
     ValueError
         If there is none of that name; the message gives the nearest ones.
     """
-    if (collective, name) in _REGISTRY:
+    if (collective, name) in _registered():
         return _REGISTRY[collective, name]
     known = [a.name for a in algorithms(collective)]
     near = difflib.get_close_matches(name, known, n=3) or known
     raise ValueError(f"{collective}: unknown algorithm {name!r}, did you mean {', '.join(near)}?")
 
 
-def evaluate(formula: str, **values: int) -> Any:
-    """Evaluate a registered formula exactly.
+def _registered() -> dict[tuple[str, str], Algorithm]:
+    importlib.import_module("mpicoll.algorithms")  # its files register themselves
+    return _REGISTRY
 
-    Formulas are source text of this package and its extensions, never input.
+
+def evaluate(formula: str, **values: int | Fraction) -> Any:
+    """Evaluate a registered formula exactly; a leading ``<=`` is skipped.
+
+    Formulas are source text of this package and its extensions, never input. ``log(x, base)`` is
+    rounded to nine places, so that ``ceil`` and ``floor`` of it are right for exact powers.
 
     Examples
     --------
     >>> evaluate("2*(p-1)/p", p=4)
     Fraction(3, 2)
+    >>> evaluate("<=2*ceil(log(p, radix))", p=125, radix=5)
+    6
     """
     names: dict[str, Any] = {name: Fraction(value) for name, value in values.items()}
-    names |= {"log2": math.log2, "ceil": math.ceil, "floor": math.floor, "max": max, "min": min}
-    return eval(formula, {"__builtins__": {}}, names)
+    names |= {"log": _log, "ceil": math.ceil, "floor": math.floor, "max": max, "min": min}
+    return eval(formula.removeprefix("<="), {"__builtins__": {}}, names)
+
+
+def _log(x: Fraction, base: Fraction | int) -> float:
+    return round(math.log(x) / math.log(base), 9)
 
 
 def _number(value: Callable[..., int] | int, size: int, arguments: dict[str, Any]) -> int:

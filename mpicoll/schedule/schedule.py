@@ -44,8 +44,7 @@ class Schedule:
         schedules be merged turn by turn and drawn on one time axis.
         """
         for step in self.generate(rank):
-            moves = (step,) if isinstance(step, Move) else step
-            yield tuple(self._resolved(move, rank) for move in moves)
+            yield tuple(self._resolved(move, rank) for move in moves_of(step))
 
     def _resolved(self, move: Move, rank: int) -> Move:
         runs = resolve(move.chunks, self.chunks, self.vectors)
@@ -56,6 +55,11 @@ class Schedule:
                 )
             return Move(move.kind, move.peer, runs)
         return Move(move.kind, rank, runs, resolve(move.source, self.chunks, self.vectors))
+
+
+def moves_of(step: Move | Step) -> Step:
+    """Give the moves of a step, which may have been written as a single move."""
+    return (step,) if isinstance(step, Move) else step
 
 
 def bounds(count: int, chunks: int) -> list[int]:

@@ -1,0 +1,71 @@
+r"""Direct: everybody to everybody, in one step each way.
+
+::
+
+      0 <--> 1
+      | \  / |        Rank r owns chunk r: all send it there, where it is combined,
+      | /  \ |        and from there it goes back to all.
+      2 <--> 3
+
+Steps for 4 ranks (what each rank sends; ``+>`` is combined there, ``=>`` replaces)::
+
+    step  rank 0  rank 1  rank 2  rank 3
+    1     1 +> 1  0 +> 0  0 +> 0  0 +> 0
+          2 +> 2  2 +> 2  1 +> 1  1 +> 1
+          3 +> 3  3 +> 3  3 +> 3  2 +> 2
+    2     0 => 1  1 => 0  2 => 0  3 => 0
+          0 => 2  1 => 2  2 => 1  3 => 1
+          0 => 3  1 => 3  2 => 3  3 => 2
+
+Cost: 2 steps of p-1 messages each, and 2(p-1)/p of the vector sent by each rank, the least possible;
+2 alpha (2(p-1) alpha where a rank's messages go one after the other) + 2(p-1)/p M beta + (p-1)/p M gamma.
+Few ranks that all see each other, as on one node or one switch.
+
+Limits: p(p-1) messages at once. The operands of chunk r are combined around rank r, downwards to 0 and
+then upwards, so they are in rank order, but each chunk's expression is another one.
+
+Source: the parameter server with one shard a rank: M. Li et al., "Scaling distributed machine learning
+with the parameter server", OSDI 2014.
+"""
+
+from ..schedule import algorithm, recv, reduce, send
+from ..schedule.schedule import Steps
+
+
+def reduce_scatter(rank: int, size: int, owners: int) -> Steps:
+    """Leave each rank r below `owners` with chunk r reduced.
+
+    The others' chunks are combined `owners` at a time, so that no more than one vector is under way to
+    a rank.
+    """
+    if rank >= owners:
+        yield tuple(send(owner, owner) for owner in range(owners))
+        return
+    if owners > 1:
+        # from neighbours outwards, so that what is combined always covers neighbouring ranks
+        order = [*range(rank)[::-1], *range(rank + 1, owners)]
+        yield tuple(send(owner, owner) for owner in order) + tuple(reduce(peer, rank) for peer in order)
+    for first in range(owners, size, owners):
+        yield tuple(reduce(peer, rank) for peer in range(first, min(first + owners, size)))
+
+
+def allgather(rank: int, size: int, owners: int) -> Steps:
+    """Spread chunk r from each rank r below `owners` to all."""
+    if size == 1:
+        return
+    peers = [(rank + distance) % size for distance in range(1, size)]
+    sends = tuple(send(peer, rank) for peer in peers if rank < owners)
+    yield sends + tuple(recv(peer, peer) for peer in peers if peer < owners)
+
+
+@algorithm(
+    "allreduce",
+    chunks=lambda size: size,
+    steps="min(2, 2*(p-1))",
+    sent="2*(p-1)/p",
+    source="Li et al. 2014",
+)
+def direct(rank: int, size: int) -> Steps:
+    """Each rank combines its chunk from all ranks and sends it back to all."""
+    yield from reduce_scatter(rank, size, size)
+    yield from allgather(rank, size, size)
