@@ -1,13 +1,15 @@
 """From mpi4py's message specs to an address, a count and a type."""
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 from mpi4py.util.dtlib import to_numpy_dtype
 
 
-class Buffer(NamedTuple):
+@dataclass(frozen=True)
+class Buffer:
     """Contiguous memory of a caller, as a collective sees it.
 
     Attributes
@@ -37,10 +39,6 @@ class Buffer(NamedTuple):
         """Size of the whole in bytes."""
         return self.count * self.itemsize
 
-    def memory(self) -> MPI.buffer:
-        """The bytes, for mpi4py."""
-        return MPI.buffer.fromaddress(self.address, self.nbytes, self.readonly)
-
 
 def parse(spec: Any, name: str) -> Buffer:
     """Read a message spec as mpi4py does.
@@ -62,11 +60,8 @@ def parse(spec: Any, name: str) -> Buffer:
         If it is not a spec.
     """
     thing, count, displacement, datatype = _parts(spec, name)
-    address, nbytes, readonly, dtype = _memory(thing, name)
-    if datatype is not None:
-        dtype, itemsize = _described(datatype, name)
-    else:
-        itemsize = dtype.itemsize
+    address, nbytes, readonly, own = _memory(thing, name)
+    dtype, itemsize = (own, own.itemsize) if datatype is None else _described(datatype, name)
     if displacement < 0 or (count is not None and count < 0):
         raise ValueError(f"{name}: count {count} and displacement {displacement} given, expected 0 or more")
     available, rest = divmod(nbytes - displacement * itemsize, itemsize) if itemsize else (0, 0)

@@ -9,7 +9,7 @@ from .buffers import Buffer, parse
 from .context import Context
 from .engine import compiled
 from .engine.interpreter import DECLINED, OBJECT, OBJECTS
-from .engine.lowering import Limits
+from .engine.lowering import LIMITS, Limits
 from .plan import Persistent, Plan, Reduction, bind
 from .schedule.registry import Nodes
 
@@ -48,13 +48,13 @@ class Communicator(MPI.Intracomm):
     _frames: dict[tuple, int] = {}  # noqa: RUF012  (each instance gets its context's)
     _nodes: Nodes | None = None
     _engine = "compiled"
-    _limits = Limits()
+    _limits = LIMITS
 
-    def __new__(cls, comm: MPI.Intracomm, **options: Any) -> "Communicator":
+    def __new__(cls, comm: MPI.Intracomm, **options: Any) -> "Communicator":  # noqa: D102
+        if isinstance(comm, MPI.Comm) and comm == MPI.COMM_NULL:
+            raise ValueError("Communicator: MPI.COMM_NULL given, expected an intracommunicator")
         if not isinstance(comm, MPI.Intracomm):
             raise TypeError(f"Communicator: {type(comm).__name__} given, expected an intracommunicator")
-        if comm == MPI.COMM_NULL:
-            raise ValueError("Communicator: MPI.COMM_NULL given, expected an intracommunicator")
         return super().__new__(cls, comm)
 
     def __init__(
@@ -63,7 +63,7 @@ class Communicator(MPI.Intracomm):
         *,
         nodes: Nodes | None = None,
         engine: str = "compiled",
-        limits: Limits = Limits(),  # noqa: B008
+        limits: Limits = LIMITS,
     ) -> None:
         if engine not in ("compiled", "reference"):
             raise ValueError(f"Communicator: engine {engine!r} given, expected 'compiled' or 'reference'")
@@ -125,7 +125,7 @@ class Communicator(MPI.Intracomm):
                     raise MPI.Exception(code)
         self._allreduce(sendbuf, recvbuf, op, algorithm, parameters)
 
-    def Allreduce_init(  # noqa: N802
+    def Allreduce_init(  # type: ignore[override]  # noqa: N802
         self,
         sendbuf: Any,
         recvbuf: Any,

@@ -28,13 +28,13 @@ class Workspace:
 
     def __init__(self) -> None:
         self.cell = np.zeros(1, np.int64)
-        self._reserved = 0
+        self.reserved = 0
         self._memory = np.empty(0, np.uint8)
 
     def reserve(self, nbytes: int) -> None:
         """Make room for `nbytes`, aligned to cache lines."""
-        if nbytes > self._reserved:
-            self._reserved = nbytes
+        if nbytes > self.reserved:
+            self.reserved = nbytes
             self._memory = np.empty(nbytes + 64, np.uint8)
             self.cell[0] = -(-self._memory.ctypes.data // 64) * 64
 
@@ -59,7 +59,7 @@ class Context:
     @classmethod
     def of(cls, comm: MPI.Intracomm, *options: Any) -> "Context":
         """Give the communicator's context for these options; make it, collectively, if there is none."""
-        contexts = comm.Get_attr(_keyval())
+        contexts: Any = comm.Get_attr(_keyval())
         if contexts is None:
             contexts = {}
             comm.Set_attr(_keyval(), contexts)

@@ -9,7 +9,7 @@ class UndefinedOp(MPI.Exception):
     What the MPI library raises too: its error class is ``MPI.ERR_OP``.
     """
 
-    def __new__(cls, message: str) -> "UndefinedOp":
+    def __new__(cls, message: str) -> "UndefinedOp":  # noqa: D102
         return super().__new__(cls, MPI.ERR_OP)
 
     def __init__(self, message: str) -> None:

@@ -37,9 +37,9 @@ def rank() -> int | None:
     return None
 
 
-def cores() -> int:
-    """Return how many cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def cores() -> set[int]:
+    """Return the numbers of the cores that this process may run on."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 def mpiexec(prefix: str | os.PathLike[str] = sys.prefix) -> str:
@@ -98,7 +98,7 @@ def environment(n: int = 1) -> dict[str, str]:
     }
     if os.geteuid() == 0:  # containers: Open MPI asks for both before it starts anything as root
         workarounds |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    if n > cores():  # a rank that waits would otherwise keep the core from the one it waits for
+    if n > len(cores()):  # a rank that waits would otherwise keep the core from the one it waits for
         workarounds["OMPI_MCA_mpi_yield_when_idle"] = "1"
     return workarounds | os.environ
 
@@ -160,5 +160,8 @@ def become(n: int, argv: Sequence[str]) -> None:
 
 
 def is_terminal(stream: str) -> bool:
-    """Whether what this rank prints to ``"stdout"`` or ``"stderr"`` ends in a terminal, as far as is known."""
-    return getattr(sys, stream).isatty() or stream in os.environ.get(LAUNCHED, "").split()
+    """Whether what this rank prints to ``"stdout"`` or ``"stderr"`` ends in a terminal, if that is known."""
+    if LAUNCHED in os.environ:
+        return stream in os.environ[LAUNCHED].split()
+    # Open MPI gives its ranks a pseudo-terminal for stdout even where it ends in a file.
+    return getattr(sys, stream).isatty() and (stream == "stderr" or rank() is None)

@@ -1,27 +1,27 @@
 """Plans: a schedule bound to a communicator, a count, a type and an op, ready to run again and again."""
 
 import ctypes
-import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
-from mpi4py.util.dtlib import from_numpy_dtype
 
-from . import algorithms as algorithms  # registers them
 from . import kernels, selection
 from .buffers import Buffer
 from .context import Context
 from .engine import compiled, reference
 from .engine.lowering import lower
 from .errors import UndefinedOp
+from .kernels.table import name_of
 from .schedule import Algorithm, Schedule, find
 
 OPS = {getattr(MPI, name).handle: name for name in kernels.OPS}  # MPI.Op objects are not hashable
 
 
-class Reduction(NamedTuple):
+@dataclass(frozen=True)
+class Reduction:
     """What a reduction computes.
 
     Attributes
@@ -48,17 +48,19 @@ class Reduction(NamedTuple):
         return bool(self.op.Is_commutative())
 
     @property
-    def kernel(self) -> str | None:
-        """The op's name where there is a kernel for it and the dtype."""
+    def kernel(self) -> tuple[str, np.dtype] | None:
+        """Name and type of the kernel that serves it, if there is one."""
         name = OPS.get(self.op.handle)
-        return name if name and self.dtype is not None and kernels.supported(name, self.dtype) else None
+        if name is None or self.dtype is None or not kernels.supported(name, self.dtype):
+            return None
+        return name, self.dtype
 
     def check_defined(self) -> None:
         """Raise :class:`UndefinedOp` where MPI does not define the op for the type."""
         if self.op == MPI.OP_NULL:
             raise UndefinedOp("allreduce: MPI.OP_NULL given, expected an op")
         name = OPS.get(self.op.handle)
-        if name and self.dtype is not None and kernels.known(self.dtype) and self.kernel is None:
+        if name and self.dtype is not None and name_of(self.dtype) and self.kernel is None:
             raise UndefinedOp(f"allreduce: {name} is not defined for {self.dtype}")
 
 
@@ -97,9 +99,8 @@ def bind(
     Raises
     ------
     ValueError
-        If the algorithm is unknown or cannot serve the call; the message says what it needs.
-    TypeError
-        If it does not take one of `parameters`.
+        If the algorithm is unknown, cannot serve the call, or does not take the parameters; the message
+        says what it needs.
     MPI.Exception
         If MPI does not define the op for the type.
     """
@@ -107,10 +108,11 @@ def bind(
     _check_serves(algorithm, what)
     schedule = _schedule(algorithm, context, what.nbytes, parameters)
     if context.engine == "compiled" and what.kernel is not None:
+        kernel = kernels.kernel(*what.kernel)
         program = lower(schedule, context.rank, what.count, what.itemsize, in_place, context.limits)
-        kernel = kernels.kernel(what.kernel, what.dtype).address
         context.workspace.reserve(program.scratch)
-        run = compiled.Compiled(program, context.comm, kernel, context.workspace.cell, what.count, what.dtype)
+        cell = context.workspace.cell
+        run = compiled.Compiled(program, context.comm, kernel.address, cell, what.count, kernel.dtype)
         return Plan(choice, schedule, run, run.address)
     combine = _combine(what)
 
@@ -132,20 +134,16 @@ def _check_serves(algorithm: Algorithm, what: Reduction) -> None:
 
 
 def _schedule(algorithm: Algorithm, context: Context, nbytes: int, parameters: dict[str, Any]) -> Schedule:
-    takes = list(inspect.signature(algorithm.function).parameters)[2:]
-    for name in parameters:
-        if name not in takes:
-            known = ", ".join(takes) or "no parameters"
-            raise TypeError(f"allreduce: {algorithm.name} takes {known}, given {name}")
-    if algorithm.pipelined:
+    inner = parameters.get("inter")
+    if algorithm.pipelined or (inner and find("allreduce", inner).pipelined):
         parameters = selection.pipeline(nbytes) | parameters
     return algorithm.schedule(context.size, nodes=context.nodes, **parameters)
 
 
 def _combine(what: Reduction) -> reference.Combine:
     if what.kernel is not None:
-        return reference.by_kernel(kernels.kernel(what.kernel, what.dtype))
-    datatype = what.datatype or from_numpy_dtype(what.dtype)
+        return reference.by_kernel(kernels.kernel(*what.kernel))
+    datatype = what.datatype or MPI.Datatype.fromcode(np.dtype(what.dtype).char)
     combine = reference.by_mpi(what.op, datatype, what.itemsize)
     if what.op.is_predefined:  # find out now whether MPI can
         combine(np.zeros(what.itemsize, np.uint8), np.zeros(what.itemsize, np.uint8))

@@ -1,4 +1,6 @@
-"""Which algorithm serves a call, and why. The first that answers decides:
+"""Which algorithm serves a call, and why.
+
+The first of these that answers decides:
 
 1. the call's ``algorithm=``,
 2. the environment, e.g. ``MPICOLL_ALLREDUCE=ring``,

@@ -1,12 +1,13 @@
 """The compiled engine: a lowered schedule, with everything that it needs to run."""
 
+import ctypes
 import functools
 from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
-from numba import njit
 
+from ..kernels.compiling import entry
 from ..transports import libmpi
 from . import interpreter
 from . import program as p
@@ -54,9 +55,7 @@ class Compiled:
 @functools.cache
 def run() -> Callable[[int, int, int, int], int]:
     """Give the compiled :func:`mpicoll.engine.interpreter.run`."""
-    signature = "int64(int64, int64, int64, int64)"
-    f = njit(signature, nogil=True, cache=True)(interpreter.run)
-    return f.overloads[f.signatures[0]].entry_point
+    return entry(interpreter.run, "int64(int64, int64, int64, int64)")
 
 
 @functools.cache
@@ -67,11 +66,11 @@ def reads_objects() -> bool:
     without instructions tells.
     """
     array = np.zeros((2, 3))
+    fields = (ctypes.c_int64 * (interpreter.DATA + 1)).from_address(id(array))
     frame = np.zeros(p.FRAME_LENGTH, np.int64)
     frame[p.WORKSPACE] = frame.ctypes.data
     frame[p.COUNT], frame[p.ITEMSIZE] = array.size, array.itemsize
     frame[p.DESCR], frame[p.NDARRAY] = id(array.dtype), id(np.ndarray)
-    fields = np.ctypeslib.as_array((np.ctypeslib.ctypes.c_int64 * 9).from_address(id(array)))
     return (
         object.__basicsize__ % 8 == 0
         and fields[interpreter.DATA] == array.ctypes.data

@@ -5,9 +5,13 @@ cached binary serves every MPI implementation. (A ctypes function object inside 
 would forbid caching.)
 """
 
+from typing import Any
+
+import numba.extending
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+
+intrinsic: Any = numba.extending.intrinsic
 
 _WORD = ir.IntType(64)
 _INT = ir.IntType(32)
@@ -49,7 +53,7 @@ def copy_bytes(typingctx, out, source, nbytes):
     return types.void(types.int64, types.int64, types.int64), codegen
 
 
-def _caller(result: ir.Type, numba_result: types.Type, arity: int):
+def _caller(result: ir.Type, numba_result: types.Type, arity: int) -> Any:
     """An intrinsic that calls the C function at an address with `arity` 64-bit integers.
 
     The callee may declare an argument as a C int: it then reads the low half (see
@@ -63,7 +67,7 @@ def _caller(result: ir.Type, numba_result: types.Type, arity: int):
 
     signature = numba_result(*[types.int64] * (arity + 1))
     parameters = ", ".join(f"a{i}" for i in range(arity + 1))
-    scope = {"signature": signature, "codegen": codegen}
+    scope: dict[str, Any] = {"signature": signature, "codegen": codegen}
     exec(f"def call(typingctx, {parameters}): return signature, codegen", scope)
     return intrinsic(scope["call"])
 

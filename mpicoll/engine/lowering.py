@@ -58,6 +58,9 @@ class Limits(NamedTuple):
     message: int = MESSAGE
 
 
+LIMITS = Limits()
+
+
 class Span(NamedTuple):
     """Bytes `start` to `stop` of the vector, or of the schedule's own scratch."""
 
@@ -67,6 +70,7 @@ class Span(NamedTuple):
 
     @property
     def nbytes(self) -> int:
+        """Length."""
         return self.stop - self.start
 
 
@@ -91,7 +95,7 @@ def lower(
     count: int,
     itemsize: int,
     in_place: bool = False,
-    limits: Limits = Limits(),
+    limits: Limits = LIMITS,
 ) -> Program:
     """Lower `rank`'s steps for vectors of `count` elements of `itemsize` bytes.
 
@@ -210,21 +214,19 @@ class _Lowering:
                 direct = touched.isdisjoint(range(*run)) and self._direct(move, run, leaving)
                 touched.update(range(*run))
                 parts += [(move, span, direct) for span in self._segments(run)]
-        window = WINDOW if len({move.peer for move in moves}) == 1 else max(1, len(parts))
-        sizes = [0 if direct else _aligned(span.nbytes) for _, span, direct in parts]
-        start, stride = _aligned(self.held), max(sizes, default=0)
+        one_peer = len({move.peer for move in moves}) == 1
+        start, used = _aligned(self.held), 0
+        stride = _aligned(max((span.nbytes for _, span, _ in parts), default=0))
         pieces = []
         for i, (move, span, direct) in enumerate(parts):
             if direct:
                 landing = Place(SCRATCH if span.held else RECVBUF, span.start)
-            elif window == WINDOW:
-                landing = Place(SCRATCH, start + i % window * stride)
             else:
-                landing = Place(SCRATCH, start + sum(sizes[:i]))
-            if not direct:
+                landing = Place(SCRATCH, start + (i % WINDOW * stride if one_peer else used))
+                used += span.nbytes
                 self.scratch = max(self.scratch, landing.offset + span.nbytes)
             pieces.append(Piece(move, span, landing))
-        return pieces, window
+        return pieces, WINDOW if one_peer else len(parts)
 
     def _direct(self, move: Move, run: tuple[int, int], leaving: list[tuple[Place, int]]) -> bool:
         """Whether a run may be received where its value will be: nothing there is still needed."""

@@ -4,6 +4,7 @@ Short, portable, and the oracle of the compiled engine. It takes every op and da
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 from mpi4py import MPI
@@ -37,9 +38,8 @@ def execute(
     itemsize : int
         Bytes in an element.
     """
-    vector = bounds(len(sendbuf) // itemsize, schedule.chunks)
-    edges = [edge * itemsize for edge in vector]
-    value = [sendbuf[a:b].copy() for a, b in zip(edges, edges[1:], strict=False)] * (1 + schedule.vectors)
+    edges = [edge * itemsize for edge in bounds(len(sendbuf) // itemsize, schedule.chunks)]
+    value = [sendbuf[a:b].copy() for a, b in pairwise(edges)] * (1 + schedule.vectors)
     rank = comm.Get_rank()
     for step in schedule.steps(rank):
         requests: list[MPI.Request] = []

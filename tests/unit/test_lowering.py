@@ -1,0 +1,195 @@
+"""Programs run by a tiny interpreter with an unkind network, against the definition of an all-reduce.
+
+All ranks are simulated in one process and in random order. A send completes only when its receive is
+posted, and its memory must not change until then; a receive's memory must not be touched until it is
+complete.
+"""
+
+import random
+from functools import reduce
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mpicoll.engine import program as p
+from mpicoll.engine.lowering import Limits, lower
+from mpicoll.schedule import algorithms
+
+ITEM = np.dtype([("a", np.uint32), ("b", np.uint32)])  # the map x -> a x + b modulo 2**32
+LIMITS = [
+    Limits(),
+    Limits(segment=24, segments=3, message=1 << 30),
+    Limits(segment=8, segments=99, message=16),
+]
+
+
+def compose(left, right):
+    """First left, then right: associative, exact, and not commutative."""
+    out = np.empty_like(left)
+    out["a"] = left["a"] * right["a"]
+    out["b"] = left["b"] * right["a"] + right["b"]
+    return out
+
+
+def add(left, right):
+    out = np.empty_like(left)
+    out["a"], out["b"] = left["a"] + right["a"], left["b"] + right["b"]
+    return out
+
+
+class Network:
+    """Messages between simulated ranks, matched in order for each pair."""
+
+    def __init__(self):
+        self.sends, self.recvs = {}, {}
+        self.posts = 0
+
+    def post(self, queue, other, key, message):
+        self.posts += 1
+        if other.get(key):
+            partner = other[key].pop(0)
+            send, recv = (message, partner) if queue is self.sends else (partner, message)
+            assert (send["memory"] == send["snapshot"]).all(), (
+                "send buffer changed before the send was complete"
+            )
+            assert len(send["memory"]) == len(recv["memory"]), "message and receive differ in length"
+            recv["memory"][:] = send["memory"]
+            send["done"] = recv["done"] = True
+        else:
+            queue.setdefault(key, []).append(message)
+
+    def send(self, source, target, memory):
+        message = {"memory": memory, "snapshot": memory.copy(), "done": False}
+        self.post(self.sends, self.recvs, (source, target), message)
+        return message
+
+    def recv(self, source, target, memory):
+        memory[:] = 0xA5
+        message = {"memory": memory, "done": False}
+        self.post(self.recvs, self.sends, (source, target), message)
+        return message
+
+
+def run_rank(rank, program, bases, op, network):
+    """Run one rank's program; a generator that yields whenever it must wait."""
+    requests, posted = {}, []
+
+    def memory(row, column, nbytes):
+        base, offset = row[column], row[column + 1]
+        view = bases[base][offset : offset + nbytes]
+        assert len(view) == nbytes, "outside of the buffer"
+        for message in posted:
+            assert message["done"] or not np.shares_memory(message["memory"], view), "touched while receiving"
+        return view
+
+    def wait(message):
+        while not message["done"]:
+            yield
+        if "snapshot" in message:
+            assert (message["memory"] == message["snapshot"]).all(), (
+                "send buffer changed before it was waited for"
+            )
+
+    for row in program.rows.tolist():
+        code = row[0]
+        if code in (p.IRECV, p.RECV):
+            message = network.recv(row[4], rank, memory(row, 1, row[3]))
+            posted.append(message)
+        elif code in (p.ISEND, p.SEND):
+            message = network.send(rank, row[4], memory(row, 1, row[3]))
+        if code in (p.IRECV, p.ISEND):
+            assert row[5] not in requests, "request overwritten"
+            requests[row[5]] = message
+        elif code in (p.RECV, p.SEND):
+            yield from wait(message)
+        elif code == p.WAIT:
+            yield from wait(requests.pop(row[1]))
+        elif code == p.SENDRECV:
+            out = network.send(rank, row[4], memory(row, 1, row[3]))
+            into = network.recv(row[8], rank, memory(row, 5, row[7]))
+            posted.append(into)
+            yield from wait(out)
+            yield from wait(into)
+        elif code == p.COMBINE:
+            out, left, right = (memory(row, c, row[7] * ITEM.itemsize) for c in (1, 3, 5))
+            out[:] = op(left.view(ITEM), right.view(ITEM)).view(np.uint8)
+        elif code == p.COPY:
+            memory(row, 1, row[5])[:] = memory(row, 3, row[5])
+    assert not requests, "requests left"
+
+
+def check(algorithm, size, count, in_place, limits, seed, **parameters):
+    schedule = algorithm.schedule(size, **parameters)
+    rng, order = np.random.default_rng(seed), random.Random(seed)
+    vectors = rng.integers(0, 2**32, (size, count, 2), dtype=np.uint32).view(ITEM).reshape(size, count)
+    op = add if algorithm.commutative else compose
+    expected = reduce(op, vectors)
+    network, ranks, results = Network(), [], []
+    for rank in range(size):
+        program = lower(schedule, rank, count, ITEM.itemsize, in_place, limits)
+        send = vectors[rank].copy().view(np.uint8)
+        recv = send.copy() if in_place else np.full_like(send, 0xA5)
+        bases = {p.RECVBUF: recv, p.SCRATCH: np.full(program.scratch, 0xA5, np.uint8)}
+        if not in_place:
+            send.flags.writeable = False
+            bases[p.SENDBUF] = send
+        results.append(recv)
+        ranks.append(run_rank(rank, program, bases, op, network))
+        gathered = schedule.vectors * count * ITEM.itemsize
+        window = 4 * (max(limits.segment, -(-count * ITEM.itemsize // limits.segments)) + 64)
+        assert program.scratch - gathered <= max(count * ITEM.itemsize + 64 * size, window)
+    while ranks:
+        order.shuffle(ranks)
+        posts, finished = network.posts, []
+        for rank in ranks:
+            if next(rank, "finished") == "finished":
+                finished.append(rank)
+        assert finished or network.posts > posts, "deadlock"
+        ranks = [rank for rank in ranks if rank not in finished]
+    for result in results:
+        np.testing.assert_array_equal(result.view(ITEM), expected)
+
+
+def parameters_of(algorithm, size, draw):
+    parameters = {}
+    if algorithm.pipelined:
+        parameters["chunks"] = draw(st.sampled_from([1, 2, 3, 8]))
+    if algorithm.two_level:
+        where = draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
+        nodes = [tuple(r for r in range(size) if where[r] == node) for node in range(4)]
+        parameters["nodes"] = tuple(node for node in nodes if node)
+    return parameters
+
+
+@pytest.mark.parametrize("algorithm", algorithms("allreduce"), ids=lambda a: a.name)
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_programs_compute_the_all_reduce(algorithm, data):
+    size = data.draw(st.integers(1, 9).filter(algorithm.serves), "size")
+    count = data.draw(st.sampled_from([0, 1, size - 1, size, size + 1, 40, 97]), "count")
+    check(
+        algorithm,
+        size,
+        count,
+        in_place=data.draw(st.booleans(), "in place"),
+        limits=data.draw(st.sampled_from(LIMITS), "limits"),
+        seed=data.draw(st.integers(0, 2**32 - 1), "seed"),
+        **parameters_of(algorithm, size, data.draw),
+    )
+
+
+def test_nothing_is_sent_for_an_empty_vector():
+    for algorithm in algorithms("allreduce"):
+        parameters = {"chunks": 2} if algorithm.pipelined else {}
+        assert len(lower(algorithm.schedule(4, **parameters), 1, 0, 8).rows) == 0
+
+
+def test_no_message_exceeds_the_limit():
+    limits = Limits(segment=8, segments=2, message=32)
+    for algorithm in algorithms("allreduce"):
+        parameters = {"chunks": 2} if algorithm.pipelined else {}
+        for row in lower(algorithm.schedule(4, **parameters), 1, 100, 8, limits=limits).rows.tolist():
+            if row[0] in (p.IRECV, p.ISEND, p.RECV, p.SEND, p.SENDRECV):
+                assert row[3] <= 32
