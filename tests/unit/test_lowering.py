@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from mpicoll.engine import program as p
 from mpicoll.engine.lowering import Limits, lower
-from mpicoll.schedule import algorithms
+from mpicoll.schedule import Schedule, algorithms, bounds, recv, send
+from mpicoll.schedule import reduce as reduce_
 
 ITEM = np.dtype([("a", np.uint32), ("b", np.uint32)])  # the map x -> a x + b modulo 2**32
 LIMITS = [
@@ -120,36 +121,36 @@ def run_rank(rank, program, bases, op, network):
     assert not requests, "requests left"
 
 
-def check(algorithm, size, count, in_place, limits, seed, **parameters):
-    schedule = algorithm.schedule(size, **parameters)
-    rng, order = np.random.default_rng(seed), random.Random(seed)
-    vectors = rng.integers(0, 2**32, (size, count, 2), dtype=np.uint32).view(ITEM).reshape(size, count)
-    op = add if algorithm.commutative else compose
-    expected = reduce(op, vectors)
-    network, ranks, results = Network(), [], []
-    for rank in range(size):
-        program = lower(schedule, rank, count, ITEM.itemsize, in_place, limits)
-        send = vectors[rank].copy().view(np.uint8)
+def simulate(schedule, vectors, op, in_place=False, limits=LIMITS[0], seed=0, most=1):
+    """Run a schedule on all ranks; give what is in their receive buffers at the end.
+
+    No rank may use more scratch for incoming data than `most` vectors, or a window of segments.
+    """
+    order, network, ranks, results = random.Random(seed), Network(), [], []
+    for rank, vector in enumerate(vectors):
+        program = lower(schedule, rank, len(vector), ITEM.itemsize, in_place, limits)
+        send = vector.copy().view(np.uint8)
         recv = send.copy() if in_place else np.full_like(send, 0xA5)
         bases = {p.RECVBUF: recv, p.SCRATCH: np.full(program.scratch, 0xA5, np.uint8)}
         if not in_place:
             send.flags.writeable = False
             bases[p.SENDBUF] = send
-        results.append(recv)
+        results.append(recv.view(ITEM))
         ranks.append(run_rank(rank, program, bases, op, network))
-        gathered = schedule.vectors * count * ITEM.itemsize
-        window = 4 * (max(limits.segment, -(-count * ITEM.itemsize // limits.segments)) + 64)
-        assert program.scratch - gathered <= max(count * ITEM.itemsize + 64 * size, window)
+        window = 4 * (max(limits.segment, -(-send.nbytes // limits.segments)) + 64)
+        assert program.scratch - schedule.vectors * send.nbytes <= max(most * send.nbytes + 64, window)
     while ranks:
         order.shuffle(ranks)
-        posts, finished = network.posts, []
-        for rank in ranks:
-            if next(rank, "finished") == "finished":
-                finished.append(rank)
+        posts = network.posts
+        finished = [rank for rank in ranks if next(rank, "finished") == "finished"]
         assert finished or network.posts > posts, "deadlock"
         ranks = [rank for rank in ranks if rank not in finished]
-    for result in results:
-        np.testing.assert_array_equal(result.view(ITEM), expected)
+    return results
+
+
+def draw_vectors(size, count, seed):
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 2**32, (size, count, 2), dtype=np.uint32).view(ITEM).reshape(size, count)
 
 
 def parameters_of(algorithm, size, draw):
@@ -169,15 +170,40 @@ def parameters_of(algorithm, size, draw):
 def test_programs_compute_the_all_reduce(algorithm, data):
     size = data.draw(st.integers(1, 9).filter(algorithm.serves), "size")
     count = data.draw(st.sampled_from([0, 1, size - 1, size, size + 1, 40, 97]), "count")
-    check(
-        algorithm,
-        size,
-        count,
+    vectors = draw_vectors(size, count, data.draw(st.integers(0, 2**32 - 1), "seed"))
+    op = add if algorithm.commutative else compose
+    results = simulate(
+        algorithm.schedule(size, **parameters_of(algorithm, size, data.draw)),
+        vectors,
+        op,
         in_place=data.draw(st.booleans(), "in place"),
         limits=data.draw(st.sampled_from(LIMITS), "limits"),
-        seed=data.draw(st.integers(0, 2**32 - 1), "seed"),
-        **parameters_of(algorithm, size, data.draw),
+        seed=data.draw(st.integers(0, 99), "order"),
+        most=2 if algorithm.pipelined else 1,  # a chunk from each child, which may be all there is
     )
+    for result in results:
+        np.testing.assert_array_equal(result, reduce(op, vectors))
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("limits", LIMITS)
+def test_moves_of_a_step_see_the_values_from_before_it(in_place, limits):
+    """Chunks that are sent and received, or combined and sent, in one step."""
+
+    def steps(rank):
+        other = 1 - rank
+        yield send(other, [0, 1]), recv(other, [0, 1])  # swapped: ranks hold each other's
+        yield send(other, 1), recv(other, 1)  # swapped back
+        yield send(other, range(3)), reduce_(other, range(3))  # a message from two buffers, both ways
+        yield send(other, 0), reduce_(other, 0)
+
+    vectors = draw_vectors(2, 50, 1)
+    schedule = Schedule("allreduce", "test", 2, 3, steps)
+    edges = bounds(50, 3)
+    for rank, result in enumerate(simulate(schedule, vectors, add, in_place, limits)):
+        total = add(*vectors)
+        wanted = np.concatenate([add(total, total)[: edges[1]], total[edges[1] :]])
+        np.testing.assert_array_equal(result, wanted, err_msg=f"rank {rank}")
 
 
 def test_nothing_is_sent_for_an_empty_vector():
