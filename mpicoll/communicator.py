@@ -50,12 +50,9 @@ class Communicator(MPI.Intracomm):
     _engine = "compiled"
     _limits = LIMITS
 
-    def __new__(cls, comm: MPI.Intracomm, **options: Any) -> "Communicator":  # noqa: D102
-        if isinstance(comm, MPI.Comm) and comm == MPI.COMM_NULL:
-            raise ValueError("Communicator: MPI.COMM_NULL given, expected an intracommunicator")
-        if not isinstance(comm, MPI.Intracomm):
-            raise TypeError(f"Communicator: {type(comm).__name__} given, expected an intracommunicator")
-        return super().__new__(cls, comm)
+    def __new__(cls, comm: Any = None, **options: Any) -> "Communicator":  # noqa: D102
+        # without a communicator by mpi4py itself, for what Dup and Clone return
+        return super().__new__(cls, comm if isinstance(comm, MPI.Intracomm) else None)
 
     def __init__(
         self,
@@ -65,6 +62,10 @@ class Communicator(MPI.Intracomm):
         engine: str = "compiled",
         limits: Limits = LIMITS,
     ) -> None:
+        if isinstance(comm, MPI.Comm) and comm == MPI.COMM_NULL:
+            raise ValueError("Communicator: MPI.COMM_NULL given, expected an intracommunicator")
+        if not isinstance(comm, MPI.Intracomm):
+            raise TypeError(f"Communicator: {type(comm).__name__} given, expected an intracommunicator")
         if engine not in ("compiled", "reference"):
             raise ValueError(f"Communicator: engine {engine!r} given, expected 'compiled' or 'reference'")
         self._nodes = None if nodes is None else topology.check(nodes, comm.Get_size())

@@ -345,6 +345,15 @@ def test_the_private_duplicate_goes_with_the_communicator():
     assert out.tolist() == [1, 1]
 
 
+def test_duplicates_of_ours_are_ours():
+    comm = mpicoll.Communicator(WORLD)
+    for made in (comm.Dup(), comm.Clone()):
+        assert type(made) is mpicoll.Communicator
+        made.Allreduce(np.ones(3), out := np.empty(3), algorithm="ring")
+        np.testing.assert_array_equal(out, made.Get_size())
+        made.Free()
+
+
 def test_wrappers_of_one_communicator_share_a_context():
     first, second = mpicoll.Communicator(WORLD), mpicoll.Communicator(WORLD)
     for comm in (first, second):
