@@ -22,8 +22,8 @@ replaces)::
 
 Cost for S chunks, H = floor(log2 p): 2H + S - 1 steps of M/S each, and up to 3 vectors sent by a rank with
 two children: (2H + S - 1)(alpha + 3 M/S beta + 2 M/S gamma) where a rank's messages go one after the
-other. With about sqrt(M) chunks, a cost that grows like log2(p) only in alpha. Medium and long vectors
-on many ranks.
+other. Where S grows like sqrt(M), log2(p) multiplies little more than alpha. Medium and long vectors on
+many ranks.
 
 In one tree half of the ranks, the leaves, only send one vector. The double tree runs one half of the
 chunks through each of two trees, and the inner ranks of one are leaves of the other. For even p the second
@@ -38,7 +38,7 @@ Steps of `double_binary_tree` with 2 chunks for 4 ranks::
                   0 => 2  1 => 3
 
 Cost: about 2 log2(p) + S/2 steps of M/S in each tree, and no more than (2 + 1/S) vectors sent by a rank;
-(2 log2(p) + S/2)(alpha + 4 M/S beta + 3 M/S gamma).
+(2 log2(p) + S/2)(alpha + 4 M/S beta + 2 M/S gamma).
 
 Limits: none; operands are in rank order. The two trees' expressions differ. With a single chunk, a rank
 with two children holds two more vectors while it combines them.

@@ -6,8 +6,9 @@ from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from .moves import Run, Runs
-from .proof import Expressions, execute, initial_values, prove
+from .proof import prove
 from .schedule import Schedule
+from .symbolic import Expressions, execute, initial_values
 from .walk import Finished, Message, name_chunks
 
 LANE = 104  # from one rank to the next, in pixels
@@ -99,6 +100,7 @@ def table(schedule: Schedule) -> str:
     str
         A row for each step, a column for each rank. ``2-3 +> 1`` is chunks 2 and 3 sent to rank 1,
         which combines them; after ``=>`` they replace what it had. ``s0`` is a slot in scratch.
+        Local moves are in the row of the messages before them, row 0 if there are none.
 
     Raises
     ------
