@@ -1,0 +1,27 @@
+"""The command line, ``mpicoll`` and ``python -m mpicoll``."""
+
+import click
+
+from .. import __version__
+from . import bench, draw, info, listing, verify
+from .program import COLLECTIVE, Program, is_first
+
+__all__ = ["main", "program"]
+
+
+@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, message="%(prog)s %(version)s")
+@click.pass_context
+def program(context: click.Context) -> None:
+    """See, prove, run and measure collective communication on MPI."""
+    if context.invoked_subcommand not in COLLECTIVE and not is_first():
+        context.exit()
+
+
+for _module in (bench, listing, verify, draw, info):
+    program.add_command(_module.command)
+
+
+def main() -> None:
+    """Run the command line of this process."""
+    program.main(prog_name="mpicoll")

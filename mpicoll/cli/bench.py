@@ -1,0 +1,177 @@
+"""``mpicoll bench``: our algorithms and the native collective, measured beside one another."""
+
+import os
+import sys
+
+import click
+
+from .. import algorithms as _register  # noqa: F401
+from .. import launch
+from ..bench import words
+from ..schedule import algorithms as registered
+from ..schedule import find
+from .program import agree, parsed, start_mpi
+
+NAMES = [algorithm.name for algorithm in registered("allreduce")]
+
+
+def parse_algorithms(text: str) -> list[str]:
+    """Read the option --algorithms; native is measured in any case."""
+    items = [item.strip() for item in text.split(",")]
+    for item in items:
+        name, _ = words.parse_algorithm(item)
+        if name not in ("all", "auto", "native"):
+            find("allreduce", name)
+    found = [name for item in items for name in (NAMES if item == "all" else [item])]
+    return [name for name in dict.fromkeys(found) if name != "native"]
+
+
+@click.command("bench")
+@click.argument("collective", type=click.Choice(["allreduce"]))
+@click.option(
+    "-n", "ranks", type=click.IntRange(1), metavar="RANKS", help="Start so many ranks, without mpiexec."
+)
+@click.option(
+    "--sizes",
+    default="8:64Mi:x4",
+    show_default=True,
+    callback=parsed(words.parse_sizes),
+    metavar="SIZES",
+    help="Bytes: numbers, ranges a:b:xK (times K) and a:b:+K (plus K) with both ends, and commas between.",
+)
+@click.option(
+    "--algorithms",
+    default="all",
+    show_default=True,
+    callback=parsed(parse_algorithms),
+    metavar="NAME,...",
+    help=f"Beside native: {', '.join(NAMES)}; or auto, what a call gets that asks for none. "
+    "Parameters follow a colon: NAME:chunks=16.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(words.DTYPES),
+    default="float64",
+    show_default=True,
+    metavar="NAME",
+    help=f"One of {', '.join(words.DTYPES)}.",
+)
+@click.option(
+    "--op",
+    type=click.Choice(list(words.OPS), case_sensitive=False),
+    default="SUM",
+    show_default=True,
+    metavar="NAME",
+    help=f"One of {', '.join(words.OPS)}.",
+)
+@click.option("--in-place", is_flag=True, help="Give the vector in the receive buffer.")
+@click.option(
+    "--min-time",
+    type=click.FloatRange(0, min_open=True),
+    default=0.1,
+    show_default=True,
+    metavar="SECONDS",
+    help="What to spend on each algorithm at each size; at least 5 samples are taken of each.",
+)
+@click.option(
+    "--check/--no-check",
+    default=True,
+    show_default=True,
+    help="Poison the receive buffer before and check the result after each sample.",
+)
+@click.option(
+    "--json", type=click.Path(dir_okay=False), metavar="FILE", help="Write one record for each row."
+)
+@click.option(
+    "--plot", type=click.Path(dir_okay=False), metavar="FILE", help="Draw time over size: PNG, SVG or PDF."
+)
+def command(
+    collective: str,
+    *,
+    ranks: int | None,
+    sizes: list[int],
+    algorithms: list[str],
+    dtype: str,
+    op: str,
+    in_place: bool,
+    check: bool,
+    min_time: float,
+    json: str | None,
+    plot: str | None,
+) -> int:
+    """Measure our algorithms beside the MPI library's own collective.
+
+    Start it with mpiexec or with -n. At each size, samples of all algorithms are interleaved in a random
+    order. All ranks meet in a barrier before a sample, outside the timed part, and the slowest rank's time
+    counts. Short calls are timed in batches, of about 50 us and at most 100 calls. Results are checked;
+    what is wrong is counted over all ranks and samples, and makes the exit status 1.
+
+    algbw is size / time; busbw is algbw * 2(p-1)/p, for p ranks; ratio is native's median / the median.
+    """
+    _start(ranks)
+    try:
+        words.check_op(op, dtype)
+        from ..bench import data  # noqa: PLC0415 - NumPy, which --help does not need
+
+        element = data.find_dtype(dtype)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    world = start_mpi()
+    if world.size == 1 and launch.rank() is None:
+        raise click.UsageError("one rank has nobody to talk to: start it with -n RANKS or with mpiexec")
+    agree(world, _problem(json, plot) if world.rank == 0 else None)
+
+    from ..bench import measure, provenance, run  # noqa: PLC0415 - need MPI
+
+    sizes = run.whole_elements(sizes, element)
+    where = provenance.provenance(world)
+    alpha, beta = measure.ping_pong(world) if plot else (0.0, 0.0)
+    report = None
+    if world.rank == 0:
+        from .report import Report  # noqa: PLC0415 - only rank 0 needs rich
+
+        report = Report(where, sizes, algorithms, in_place=in_place, json=json)
+    for rows, refusals in run.benchmark(
+        world,
+        run.competitors(world, algorithms, op),
+        sizes,
+        dtype=element,
+        op=op,
+        where=where,
+        in_place=in_place,
+        check=check,
+        min_time=min_time,
+        tick=report.tick if report else None,
+    ):
+        if report:
+            report.add(rows, refusals)
+    return world.bcast(report.finish(plot, alpha, beta) if report else None)
+
+
+def _start(ranks: int | None) -> None:
+    """Become the ranks that -n asks for, unless this is one of them."""
+    if ranks is None or launch.LAUNCHED in os.environ:
+        return
+    if launch.rank() is not None:
+        raise click.UsageError("-n cannot be given under mpiexec, which has said how many ranks there are")
+    try:
+        launch.become(ranks, [sys.executable, "-m", "mpicoll", *sys.argv[1:]])
+    except OSError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _problem(json: str | None, plot: str | None) -> str | None:
+    """Say which file cannot be written, before time is spent; for rank 0, which writes them."""
+    from ..bench.plot import check_target  # noqa: PLC0415 - needs MPI
+
+    try:
+        if json:
+            with open(json, "w", encoding="utf-8"):
+                pass
+        if plot:
+            check_target(plot)
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    except ValueError as error:
+        return str(error)
+    return None

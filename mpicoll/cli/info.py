@@ -1,0 +1,87 @@
+"""``mpicoll info``: what runs here, and with what."""
+
+import ctypes
+import importlib.util
+from collections.abc import Sequence
+
+import click
+
+from .program import console, start_mpi
+
+
+@click.command("info")
+def command() -> None:
+    """Show the MPI library, the ranks and where they are, the transports, and GPU support.
+
+    Under mpiexec it describes the job, alone this machine.
+    """
+    world = start_mpi()
+    from mpi4py import MPI  # noqa: PLC0415
+
+    from .. import launch, topology  # noqa: PLC0415
+    from ..bench.provenance import provenance  # noqa: PLC0415
+
+    where = provenance(world)
+    nodes = topology.nodes(world)
+    places = world.gather((MPI.Get_processor_name(), launch.cores()))
+    if places is None:
+        return
+    lines = {
+        "mpicoll": f"{where['mpicoll']} with Python {where['python']}, "
+        + ", ".join(f"{name} {where[name]}" for name in ("mpi4py", "numpy", "numba")),
+        "MPI library": f"{where['mpi']}, MPI {where['mpi_standard']}, ABI: {where['mpi_abi']}",
+        "launcher": _launcher(),
+        "ranks": f"{where['ranks']} on {len(nodes)} node{'s' if len(nodes) > 1 else ''}",
+    }
+    for number, ranks in enumerate(nodes):
+        host, cores = places[ranks[0]][0], len(set.union(*(places[rank][1] for rank in ranks)))
+        lines[f"  node {number}"] = f"{host}: {_ranks(ranks)}, {cores} core{'s' if cores > 1 else ''}"
+    lines["transports"] = _transports()
+    lines["GPU support"] = _gpu()
+    out = console()
+    for name, text in lines.items():
+        out.print(f"[bold]{name:12}[/]  {text}", markup=True, soft_wrap=True)
+
+
+def _launcher() -> str:
+    from .. import launch  # noqa: PLC0415
+
+    try:
+        return launch.mpiexec()
+    except FileNotFoundError:
+        return "no mpiexec beside this Python nor on PATH"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """Write ranks briefly: ``ranks 0 to 3``."""
+    if list(ranks) == list(range(ranks[0], ranks[-1] + 1)) and len(ranks) > 2:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+
+
+def _transports() -> str:
+    """Say how bytes can get from rank to rank here."""
+    from ..transports import libmpi  # noqa: PLC0415 - needs MPI
+
+    missing = []
+    for function in libmpi.FUNCTIONS:
+        try:
+            libmpi.address(function)
+        except AttributeError:
+            missing.append(function)
+    return (
+        f"message, reference engine only: no {', '.join(missing)}" if missing else "message, compiled engine"
+    )
+
+
+def _gpu() -> str:
+    """Say what the MPI library says of itself, and which packages there are."""
+    from mpi4py import MPI  # noqa: PLC0415
+
+    library = ctypes.CDLL(MPI.__file__)
+    aware = []
+    for name, function in (("CUDA", "MPIX_Query_cuda_support"), ("ROCm", "MPIX_Query_rocm_support")):
+        answer = getattr(library, function, None)
+        aware.append(f"{name}-aware: {'not said' if answer is None else 'yes' if answer() else 'no'}")
+    packages = [name for name in ("cupy", "numba_cuda", "torch") if importlib.util.find_spec(name)]
+    return f"MPI library {', '.join(aware)}; Python packages: {', '.join(packages) or 'none'}"
