@@ -1,4 +1,4 @@
-"""Bruck: an all-gather over distances 1, radix, radix^2, ... around a circle, for any number of ranks.
+"""Bruck: all-gather and all-to-all over distances 1, radix, radix^2, ... around a circle, for any p.
 
 ::
 
@@ -7,8 +7,8 @@
                   ^-------'                       from the rank at distance 2^k.
                   ^---------------'
 
-Backwards, and combining, it is a reduce-scatter; the two make `bruck`. Steps for 4 ranks (what each rank
-sends; ``+>`` is combined there, ``=>`` replaces)::
+Backwards, and combining, it is a reduce-scatter; the two make the all-reduce `bruck`. Steps for 4 ranks (what
+each rank sends; ``+>`` is combined there, ``=>`` replaces), of which the last two are the all-gather::
 
     step  rank 0    rank 1    rank 2    rank 3
     1     2-3 +> 2  3 +> 3    0-1 +> 0  1-2 +> 1
@@ -18,8 +18,9 @@ sends; ``+>`` is combined there, ``=>`` replaces)::
     4     0-1 => 2  1-2 => 3  2-3 => 0  3 => 1
                                         0 => 1
 
-Cost: 2 ceil(log2 p) alpha + 2(p-1)/p M beta + (p-1)/p M gamma. With a larger radix, 2 ceil(log_radix p)
-steps of up to radix-1 messages each: for machines that send several at once.
+Cost: 2 ceil(log2 p) alpha + 2(p-1)/p M beta + (p-1)/p M gamma, of which the all-gather is one half without
+gamma. With a larger radix, 2 ceil(log_radix p) steps of up to radix-1 messages each: for machines that send
+several at once.
 
 For short vectors `bruck_gather` gathers all ranks' vectors and lets every rank combine them by itself, in
 rank order. Steps for 4 ranks (``s2`` is a vector in scratch)::
@@ -36,8 +37,23 @@ rank order. Steps for 4 ranks (``s2`` is a vector in scratch)::
 Cost: ceil(log_radix p) alpha + (p-1) M beta + (p-1) M gamma, and p vectors of scratch. All ranks compute
 (((0+1)+2)+3), whatever the size of the vector or the radix.
 
+In the all-to-all a chunk's way, from its source to its target around the circle, is written in digits of
+the radix, lowest first: in step k a chunk goes as far as its digit k says, and all those that go equally
+far are one message. Steps for 4 ranks, where chunk 4 s + d goes from s to d::
+
+    step  rank 0   rank 1  rank 2   rank 3
+    1     1 => 1   6 => 2  11 => 3  12 => 0
+          3 => 1   4 => 2  9 => 3   14 => 0
+    2     2 => 2   7 => 3  8 => 0   13 => 1
+          14 => 2  3 => 3  4 => 0   9 => 1
+
+Cost: ceil(log_radix p) steps of up to radix-1 messages each, log2(p) (alpha + M/2 beta) with radix 2: few
+messages, and every chunk is sent up to once a digit. Short vectors on many ranks; a larger radix for longer
+ones, up to radix p, which is `direct`.
+
 Limits: `bruck` combines in an order that depends on the chunk, so the op must be commutative.
-`bruck_gather` is for vectors of a few KiB.
+`bruck_gather` is for vectors of a few KiB. The all-to-all's chunks pass through other ranks, which must know
+their lengths; those of a message are not neighbours in memory.
 
 Source: J. Bruck, C.-T. Ho, S. Kipnis, E. Upfal and D. Weathersby, "Efficient algorithms for all-to-all
 communications in multiport message-passing systems", IEEE Trans. Parallel Distrib. Syst. 8 (1997).
@@ -46,7 +62,7 @@ communications in multiport message-passing systems", IEEE Trans. Parallel Distr
 from collections.abc import Iterator
 
 from ..schedule import algorithm, combine, copy, mirrored, recv, reduce, scratch, send
-from ..schedule.schedule import Steps
+from ..schedule.schedule import Step, Steps
 
 SOURCE = "Bruck et al. 1997"
 RADIX = {"radix": (2, 3, 4, 7)}
@@ -63,8 +79,17 @@ def exchanges(rank: int, size: int, radix: int) -> Iterator[list[tuple[int, int,
         held *= radix
 
 
-def allgather(rank: int, size: int, radix: int) -> Steps:
-    """Spread chunk r from rank r to all."""
+@algorithm(
+    "allgather",
+    name="bruck",
+    chunks=lambda size, radix=2: size,
+    steps="ceil(log(p, radix))",
+    sent="(p-1)/p",
+    source=SOURCE,
+    variants=RADIX,
+)
+def allgather(rank: int, size: int, radix: int = 2) -> Steps:
+    """Each rank gets the chunks that ranks at distance 1, radix, radix^2, ... to its right have got."""
     for step in exchanges(rank, size, radix):
         yield tuple(
             move
@@ -117,3 +142,30 @@ def bruck_gather(rank: int, size: int, radix: int = 2) -> Steps:
             )
         )
     yield copy(0, scratch(-rank)), *(combine(0, scratch(other - rank)) for other in range(1, size))
+
+
+@algorithm(
+    "alltoall",
+    name="bruck",
+    chunks=lambda size, radix=2: size**2,
+    transit=True,
+    steps="ceil(log(p, radix))",
+    sent="<=ceil(log(p, radix))*(radix-1)/radix",
+    source=SOURCE,
+    variants=RADIX,
+)
+def alltoall(rank: int, size: int, radix: int = 2) -> Steps:
+    """Each chunk goes as far as one digit of its way says, digit by digit."""
+
+    def chunks(holder: int, ways: list[int], unit: int) -> list[int]:
+        """Name the chunks that go these ways and have come to `holder` by the digits below `unit`."""
+        sources = [(holder - way % unit) % size for way in ways]
+        return [source * size + (source + way) % size for source, way in zip(sources, ways, strict=True)]
+
+    for step in exchanges(rank, size, radix):
+        unit = step[0][2]  # the least distance of a step
+        moves: Step = ()
+        for left, right, distance, _ in step:
+            ways = [way for way in range(size) if way // unit % radix == distance // unit]
+            moves += send(right, chunks(rank, ways, unit)), recv(left, chunks(left, ways, unit))
+        yield moves

@@ -7,7 +7,8 @@ r"""Direct: everybody to everybody, in one step each way.
       | /  \ |        and from there it goes back to all.
       2 <--> 3
 
-Steps for 4 ranks (what each rank sends; ``+>`` is combined there, ``=>`` replaces)::
+Steps of the all-reduce for 4 ranks (what each rank sends; ``+>`` is combined there, ``=>`` replaces), of
+which the first is the reduce-scatter and the second the all-gather::
 
     step  rank 0  rank 1  rank 2  rank 3
     1     1 +> 1  0 +> 0  0 +> 0  0 +> 0
@@ -21,6 +22,15 @@ Cost: 2 steps of p-1 messages each, and 2(p-1)/p of the vector sent by each rank
 2 alpha (2(p-1) alpha where a rank's messages go one after the other) + 2(p-1)/p M beta + (p-1)/p M gamma.
 Few ranks that all see each other, as on one node or one switch.
 
+In an all-to-all chunk 4 s + d goes from s to d::
+
+    step  rank 0  rank 1  rank 2   rank 3
+    1     1 => 1  4 => 0  8 => 0   12 => 0
+          2 => 2  6 => 2  9 => 1   13 => 1
+          3 => 3  7 => 3  11 => 3  14 => 2
+
+Cost: one step of p-1 messages, alpha + (p-1)/p M beta.
+
 Limits: p(p-1) messages at once. The operands of chunk r are combined around rank r, downwards to 0 and
 then upwards, so they are in rank order, but each chunk's expression is another one.
 
@@ -31,8 +41,10 @@ with the parameter server", OSDI 2014.
 from ..schedule import algorithm, recv, reduce, send
 from ..schedule.schedule import Steps
 
+SOURCE = "Li et al. 2014"
 
-def reduce_scatter(rank: int, size: int, owners: int) -> Steps:
+
+def to_owners(rank: int, size: int, owners: int) -> Steps:
     """Leave each rank r below `owners` with chunk r reduced.
 
     The others' chunks are combined `owners` at a time, so that no more than one vector is under way to
@@ -49,7 +61,7 @@ def reduce_scatter(rank: int, size: int, owners: int) -> Steps:
         yield tuple(reduce(peer, rank) for peer in range(first, min(first + owners, size)))
 
 
-def allgather(rank: int, size: int, owners: int) -> Steps:
+def from_owners(rank: int, size: int, owners: int) -> Steps:
     """Spread chunk r from each rank r below `owners` to all."""
     if size == 1:
         return
@@ -63,9 +75,50 @@ def allgather(rank: int, size: int, owners: int) -> Steps:
     chunks=lambda size: size,
     steps="min(2, 2*(p-1))",
     sent="2*(p-1)/p",
-    source="Li et al. 2014",
+    source=SOURCE,
 )
 def direct(rank: int, size: int) -> Steps:
     """Each rank combines its chunk from all ranks and sends it back to all."""
-    yield from reduce_scatter(rank, size, size)
-    yield from allgather(rank, size, size)
+    yield from to_owners(rank, size, size)
+    yield from from_owners(rank, size, size)
+
+
+@algorithm(
+    "reduce_scatter",
+    name="direct",
+    chunks=lambda size: size,
+    steps="min(1, p-1)",
+    sent="(p-1)/p",
+    source=SOURCE,
+)
+def reduce_scatter(rank: int, size: int) -> Steps:
+    """Each rank combines its chunk from all ranks."""
+    yield from to_owners(rank, size, size)
+
+
+@algorithm(
+    "allgather",
+    name="direct",
+    chunks=lambda size: size,
+    steps="min(1, p-1)",
+    sent="(p-1)/p",
+    source=SOURCE,
+)
+def allgather(rank: int, size: int) -> Steps:
+    """Each rank sends its chunk to all."""
+    yield from from_owners(rank, size, size)
+
+
+@algorithm(
+    "alltoall",
+    name="direct",
+    chunks=lambda size: size**2,
+    steps="min(1, p-1)",
+    sent="(p-1)/p",
+    source=SOURCE,
+)
+def alltoall(rank: int, size: int) -> Steps:
+    """Each rank sends to all and receives from all at once."""
+    peers = [(rank + distance) % size for distance in range(1, size)]
+    sends = tuple(send(peer, rank * size + peer) for peer in peers)
+    yield sends + tuple(recv(peer, peer * size + rank) for peer in peers)

@@ -5,7 +5,7 @@
       .-> 0 --> 1 --> 2 --> 3 -.      The vector is cut into p chunks. In each step every rank
       '------------------------'      sends one chunk to the right and gets one from the left.
 
-Steps of `ring` for 4 ranks (what each rank sends; ``+>`` is combined there, ``=>`` replaces)::
+Steps of the all-reduce `ring` for 4 ranks (what each rank sends; ``+>`` is combined there, ``=>`` replaces)::
 
     step  rank 0  rank 1  rank 2  rank 3
     1     0 +> 1  1 +> 2  2 +> 3  3 +> 0
@@ -17,6 +17,20 @@ Steps of `ring` for 4 ranks (what each rank sends; ``+>`` is combined there, ``=
 
 Cost: 2(p-1) steps and 2(p-1)/p of the vector sent by each rank, which is the least possible;
 2(p-1) alpha + 2(p-1)/p M beta + (p-1)/p M gamma. Long vectors.
+
+Once around is half of that; of the reduce-scatter::
+
+    step  rank 0  rank 1  rank 2  rank 3
+    1     3 +> 1  0 +> 2  1 +> 3  2 +> 0
+    2     2 +> 1  3 +> 2  0 +> 3  1 +> 0
+    3     1 +> 1  2 +> 2  3 +> 3  0 +> 0
+
+of the all-gather::
+
+    step  rank 0  rank 1  rank 2  rank 3
+    1     0 => 1  1 => 2  2 => 3  3 => 0
+    2     3 => 1  0 => 2  1 => 3  2 => 0
+    3     2 => 1  3 => 2  0 => 3  1 => 0
 
 In both directions, a chunk comes to its owner from the left half of the ring and from the right half
 at once, which halves the steps and sends no byte more. Steps of `bidirectional_ring` for 4 ranks::
@@ -40,22 +54,39 @@ workstations", J. Parallel Distrib. Comput. 69 (2009). Both directions: N. Jain 
 "Optimal bucket algorithms for large MPI collectives on torus interconnects", ICS 2010.
 """
 
-from ..schedule import algorithm, mirrored, recv, reduce, send
+from collections.abc import Callable
+
+from ..schedule import Move, algorithm, mirrored, recv, reduce, send
 from ..schedule.schedule import Steps
 
+SOURCE = "Patarasuk & Yuan 2009"
 
+
+def around(rank: int, size: int, chunk: int, receive: Callable[[int, int], Move]) -> Steps:
+    """Send `chunk` to the right, then what came from the left in the step before, once around."""
+    right, left = (rank + 1) % size, (rank - 1) % size
+    for step in range(size - 1):
+        yield send(right, chunk - step), receive(left, chunk - step - 1)
+
+
+@algorithm(
+    "reduce_scatter",
+    name="ring",
+    chunks=lambda size: size,
+    commutative=True,
+    steps="p-1",
+    sent="(p-1)/p",
+    source=SOURCE,
+)
 def reduce_scatter(rank: int, size: int) -> Steps:
-    """Leave rank r with chunk r+1 reduced."""
-    right, left = (rank + 1) % size, (rank - 1) % size
-    for step in range(size - 1):
-        yield send(right, rank - step), reduce(left, rank - step - 1)
+    """Each chunk goes around from the rank after its owner, and is combined on the way."""
+    yield from around(rank, size, rank - 1, reduce)
 
 
+@algorithm("allgather", name="ring", chunks=lambda size: size, steps="p-1", sent="(p-1)/p", source=SOURCE)
 def allgather(rank: int, size: int) -> Steps:
-    """Spread chunk r+1 from rank r to all."""
-    right, left = (rank + 1) % size, (rank - 1) % size
-    for step in range(size - 1):
-        yield send(right, rank - step + 1), recv(left, rank - step)
+    """Each chunk goes around from its owner."""
+    yield from around(rank, size, rank, recv)
 
 
 def reduce_scatter_both_ways(rank: int, size: int) -> Steps:
@@ -74,12 +105,12 @@ def reduce_scatter_both_ways(rank: int, size: int) -> Steps:
     commutative=True,
     steps="2*(p-1)",
     sent="2*(p-1)/p",
-    source="Patarasuk & Yuan 2009",
+    source=SOURCE,
 )
 def ring(rank: int, size: int) -> Steps:
     """Each rank passes chunks to its right neighbour, twice around."""
-    yield from reduce_scatter(rank, size)
-    yield from allgather(rank, size)
+    yield from around(rank, size, rank, reduce)
+    yield from around(rank, size, rank + 1, recv)
 
 
 @algorithm(

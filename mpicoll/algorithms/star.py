@@ -1,4 +1,4 @@
-r"""Star: rank 0 is the server.
+r"""Star: one rank is the server, and all others talk to it only.
 
 ::
 
@@ -7,7 +7,7 @@ r"""Star: rank 0 is the server.
         \ | /         and sends the result back to all.
           0
 
-Steps for 4 ranks (what each rank sends; ``+>`` is combined there, ``=>`` replaces)::
+Steps of the all-reduce `star` for 4 ranks (what each rank sends; ``+>`` is combined there, ``=>`` replaces)::
 
     step  rank 0  rank 1  rank 2  rank 3
     1             0 +> 0
@@ -20,12 +20,28 @@ Steps for 4 ranks (what each rank sends; ``+>`` is combined there, ``=>`` replac
 Cost: p steps and p-1 vectors sent by rank 0; p alpha + 2(p-1) M beta + (p-1) M gamma. What every other
 algorithm is better than; as the parameter server it is common, and so here to compare with.
 
+With a chunk of its own for each rank, all messages can be under way at once: `linear`. Steps for 4 ranks and
+root 0 of the gather::
+
+    step  rank 0  rank 1  rank 2  rank 3
+    1             1 => 0  2 => 0  3 => 0
+
+of the scatter::
+
+    step  rank 0  rank 1  rank 2  rank 3
+    1     1 => 1
+          2 => 2
+          3 => 3
+
+Cost: alpha + (p-1)/p M beta, but (p-1) alpha where the root's messages go one after the other. Long vectors,
+few ranks, and blocks of any lengths: nobody but the root and the owner handles a chunk.
+
 Limits: everything passes through one rank. Operands are in rank order, (((0+1)+2)+3).
 
 Source: M. Li et al., "Scaling distributed machine learning with the parameter server", OSDI 2014.
 """
 
-from ..schedule import algorithm, recv, reduce, send
+from ..schedule import algorithm, mirrored, recv, reduce, send
 from ..schedule.schedule import Steps
 
 
@@ -45,3 +61,32 @@ def star(rank: int, size: int) -> Steps:
     else:
         yield send(0, 0)
         yield recv(0, 0)
+
+
+@algorithm(
+    "gather",
+    name="linear",
+    chunks=lambda size: size,
+    steps="min(1, p-1)",
+    sent="min(1, p-1)/p",
+    source="Li et al. 2014",
+)
+def gather(rank: int, size: int, root: int = 0) -> Steps:
+    """The root receives from all at once."""
+    if rank == root:
+        yield tuple(recv(peer, peer) for peer in range(size) if peer != root)
+    else:
+        yield send(root, rank)
+
+
+@algorithm(
+    "scatter",
+    name="linear",
+    chunks=lambda size: size,
+    steps="min(1, p-1)",
+    sent="(p-1)/p",
+    source="Li et al. 2014",
+)
+def scatter(rank: int, size: int, root: int = 0) -> Steps:
+    """The root sends to all at once."""
+    yield from mirrored(gather(rank, size, root))

@@ -40,6 +40,17 @@ Steps of `double_binary_tree` with 2 chunks for 4 ranks::
 Cost: about 2 log2(p) + S/2 steps of M/S in each tree, and no more than (2 + 1/S) vectors sent by a rank;
 (2 log2(p) + S/2)(alpha + 4 M/S beta + 2 M/S gamma).
 
+A reduction goes up only, on a tree whose root is the given one, with the ranks below it in its left subtree
+and those above in its right. Steps of the reduction `binary_tree` with 2 chunks for 4 ranks and root 0::
+
+    step  rank 0  rank 1  rank 2  rank 3
+    1             0 +> 2          0 +> 2
+    2             1 +> 2  0 +> 0  1 +> 2
+    3                     1 +> 0
+
+Cost: at most log2(p) + S steps of M/S, (log2(p) + S)(alpha + 2 M/S beta + 2 M/S gamma) where a rank's
+messages go one after the other, and one vector sent by a rank.
+
 Limits: none; operands are in rank order. The two trees' expressions differ. With a single chunk, a rank
 with two children holds two more vectors while it combines them.
 
@@ -76,28 +87,44 @@ def place(rank: int, size: int) -> Place:
     return Place(parent, children, depth, size.bit_length() - 1)
 
 
-def crowned(rank: int, size: int) -> Place:
-    """Find a rank's place where rank 0 is the root and has one child, the tree of all others."""
-    if rank == 0:
-        return Place(None, (1 + _root(0, size - 2),), 0, (size - 1).bit_length())
-    parent, children, depth, height = place(rank - 1, size - 1)
-    return Place(0 if parent is None else 1 + parent, tuple(1 + c for c in children), depth + 1, height + 1)
+def crowned(rank: int, size: int, root: int = 0) -> Place:
+    """Find a rank's place under a given root: all ranks below it are in one tree, all above in another."""
+    sides = range(root), range(root + 1, size)
+    height = max(map(len, sides)).bit_length()
+    if rank == root:
+        return Place(None, tuple(_root(side[0], side[-1]) for side in sides if side), 0, height)
+    side = sides[rank > root]
+    parent, children, depth, _ = place(rank - side.start, len(side))
+    above = root if parent is None else side.start + parent
+    return Place(above, tuple(side.start + child for child in children), depth + 1, height)
+
+
+def up(place: Place, turn: int, chunks: int) -> Step:
+    """Give a rank's moves of one turn on the way to the root."""
+    parent, children, depth, height = place
+    step: Step = ()
+    if 0 <= (chunk := turn - (height - depth) + 1) < chunks:
+        step += tuple(reduce(child, chunk) for child in children)
+    if parent is not None and 0 <= (chunk := turn - (height - depth)) < chunks:
+        step += (send(parent, chunk),)
+    return step
+
+
+def down(place: Place, turn: int, chunks: int) -> Step:
+    """Give a rank's moves of one turn on the way from the root, where chunk 0 is there in turn `height`."""
+    parent, children, depth, height = place
+    step: Step = ()
+    if parent is not None and 0 <= (chunk := turn - (height + depth) + 1) < chunks:
+        step += (recv(parent, chunk),)
+    if 0 <= (chunk := turn - (height + depth)) < chunks:
+        step += tuple(send(child, chunk) for child in children)
+    return step
 
 
 def up_and_down(place: Place, chunks: int) -> Steps:
     """Reduce every chunk to the root and broadcast it; a turn without a move is an empty step."""
-    parent, children, depth, height = place
-    for turn in range(chunks + 2 * height - 1 if height else 0):
-        step: Step = ()
-        if 0 <= (chunk := turn - (height - depth) + 1) < chunks:
-            step += tuple(reduce(child, chunk) for child in children)
-        if parent is not None and 0 <= (chunk := turn - (height - depth)) < chunks:
-            step += (send(parent, chunk),)
-        if parent is not None and 0 <= (chunk := turn - (height + depth) + 1) < chunks:
-            step += (recv(parent, chunk),)
-        if 0 <= (chunk := turn - (height + depth)) < chunks:
-            step += tuple(send(child, chunk) for child in children)
-        yield step
+    for turn in range(chunks + 2 * place.height - 1 if place.height else 0):
+        yield up(place, turn, chunks) + down(place, turn, chunks)
 
 
 @algorithm(
@@ -132,6 +159,21 @@ def double_binary_tree(rank: int, size: int, chunks: int) -> Steps:
     else:
         return
     yield from together(mapped(first, chunks=halves[0]), mapped(second, chunks=halves[1]))
+
+
+@algorithm(
+    "reduce",
+    name="binary_tree",
+    steps="(p > 1)*(floor(log(max(1, root, p-1-root), 2)) + S)",
+    sent="min(1, p-1)",
+    source=SOURCE,
+    variants=CHUNKS,
+)
+def reduction(rank: int, size: int, chunks: int, root: int = 0) -> Steps:
+    """Chunks go up a binary tree and are combined at each rank, in a pipeline."""
+    where = crowned(rank, size, root)
+    for turn in range(chunks + where.height - 1 if where.height else 0):
+        yield up(where, turn, chunks)
 
 
 def _root(first: int, last: int) -> int:

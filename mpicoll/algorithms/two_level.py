@@ -87,9 +87,9 @@ def two_level(
     parts = [range(i * flat.chunks, (i + 1) * flat.chunks) for i in range(leaders)]
     number, node = next((number, node) for number, node in enumerate(nodes) if rank in node)
     local = node.index(rank)
-    yield from mapped(direct.reduce_scatter(local, len(node), leaders), ranks=node, chunks=parts)
+    yield from mapped(direct.to_owners(local, len(node), leaders), ranks=node, chunks=parts)
     if local < leaders:
         group = [node[local] for node in nodes]
         # with one leader the part is the vector, and the flat schedule may use scratch
         yield from mapped(flat.generate(number), ranks=group, chunks=None if leaders == 1 else parts[local])
-    yield from mapped(direct.allgather(local, len(node), leaders), ranks=node, chunks=parts)
+    yield from mapped(direct.from_owners(local, len(node), leaders), ranks=node, chunks=parts)

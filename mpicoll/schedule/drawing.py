@@ -5,6 +5,7 @@ from html import escape
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
+from .collectives import COLLECTIVES
 from .moves import Run, Runs
 from .proof import prove
 from .schedule import Schedule
@@ -58,24 +59,36 @@ class Local(NamedTuple):
     source: Runs
 
 
+class Fill(NamedTuple):
+    """How much of a slot is there: the share of all contributions that any rank ends with."""
+
+    share: float
+    whole: bool  # it is what the rank must end with
+
+
 class Picture(NamedTuple):
     """What there is to see: messages, local moves, and how much of each slot is there.
 
-    `held` gives, for a rank and a round, the contributions in each slot after it, where they changed.
+    `held` gives, for a rank and a round, how full each slot is after it, where that changed.
     """
 
     messages: list[Message]
     locals: list[Local]
-    held: dict[tuple[int, int], list[int]]
+    held: dict[tuple[int, int], list[Fill]]
 
 
 def observe(schedule: Schedule) -> Picture:
     """Run a schedule symbolically and note what can be seen."""
-    expressions = Expressions()
+    collective = COLLECTIVES[schedule.collective]
+    expressions = Expressions(collective.idempotent)
     values = initial_values(schedule, expressions)
+    due = [list(map(collective.after, schedule.places(rank))) for rank in range(schedule.size)]
+    most = max((ends.bit_count() for goals in due for ends in goals if ends is not None), default=1)
 
-    def held(rank: int) -> list[int]:
-        return [0 if v is None else expressions.contributions[v].bit_count() for v in values[rank]]
+    def held(rank: int) -> list[Fill]:
+        found = [0 if value is None else expressions.contributions[value] for value in values[rank]]
+        goals = due[rank] * (1 + schedule.vectors)
+        return [Fill(has.bit_count() / most, has == goal) for has, goal in zip(found, goals, strict=True)]
 
     picture = Picture([], [], {(rank, 0): held(rank) for rank in range(schedule.size)})
     for event in execute(schedule, expressions, values):
@@ -132,8 +145,8 @@ def draw(schedule: Schedule) -> str:
     """Draw a schedule: a lane for each rank, time downwards, an arrow for each message.
 
     A gauge shows what a rank holds after a step: a cell for each chunk, as full as the share of the
-    contributions that it has, and green when it has them all. Local copies and combines show there
-    only.
+    contributions that it has, and green when it has those that the rank must end with. Local copies and
+    combines show there only.
 
     Returns
     -------
@@ -151,7 +164,7 @@ def draw(schedule: Schedule) -> str:
     tops = [MARGIN[1] + sum(heights[:number]) for number in range(proof.rounds + 1)]
     width = max(2 * MARGIN[0] + (schedule.size - 1) * LANE + GAUGE[0], 420)
     height = tops[-1] + GAUGE[1] + 24
-    title = f"{schedule.name}, {schedule.size} ranks"
+    title = f"{schedule.name} {schedule.collective}, {_plural(schedule.size, 'rank')}"
     cost = (
         f"{_plural(proof.rounds, 'step')}, {_plural(schedule.chunks, 'chunk')}; "
         f"a rank sends at most {_vectors(proof.sent_max)}, all together {_vectors(proof.sent_total)}"
@@ -254,16 +267,16 @@ def _gauges(schedule: Schedule, picture: Picture, tops: list[int]) -> Iterator[s
             yield '<use href="#frame"/></g>'
 
 
-def _bars(schedule: Schedule, held: list[int]) -> Iterator[str]:
+def _bars(schedule: Schedule, held: list[Fill]) -> Iterator[str]:
     """Fill the cells of a gauge; neighbours that are equally full make one bar."""
     paths = {"part": "", "whole": ""}
     slot = 0
-    for many, group in groupby(held):
+    for fill, group in groupby(held):
         start, slot = slot, slot + len(list(group))
         left, right = _cell(schedule, start), _cell(schedule, slot)
-        kind = "whole" if many == schedule.size else "part"
-        if many:
-            full = GAUGE[1] * many / schedule.size
+        kind = "whole" if fill.whole else "part"
+        if fill.share:
+            full = GAUGE[1] * fill.share
             paths[kind] += f"M{left:.1f},{GAUGE[1]}v{-full:.1f}h{right - left:.1f}v{full:.1f}z"
     for kind, path in paths.items():
         if path:

@@ -16,16 +16,26 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
-from .collectives import COLLECTIVES, Place
+from .collectives import COLLECTIVES
 from .registry import Algorithm, Nodes, algorithms
 from .schedule import Schedule, Step
-from .symbolic import Expressions, Values, execute, initial_values
+from .symbolic import Expressions, Values, execute, initial_values, numbers
 from .walk import Finished, Message, ProofError
 
-__all__ = ["Proof", "ProofError", "Verdict", "check", "depends_on_placement", "placements", "prove", "verify"]
+__all__ = [
+    "Proof",
+    "ProofError",
+    "Verdict",
+    "check",
+    "depends_on_placement",
+    "placements",
+    "prove",
+    "roots",
+    "verify",
+]
 
 
 @dataclass(frozen=True)
@@ -37,8 +47,11 @@ class Proof:
     rank_order : bool
         Every result's operands are in rank order: safe for an op that does not commute.
     uniform : bool
-        All chunks are computed by the same expression: the result of an element depends neither on
-        its position nor on the length of the vector.
+        The same results are computed by the same expression in all chunks: that of an element depends
+        neither on its position nor on the length of the vector.
+    transit : bool
+        Some chunks pass through ranks that neither begin nor end with them. Where lengths are given by
+        counts, such a rank does not know theirs.
     rounds : int
         Messages on the critical path, each taking one unit of time.
     steps : int
@@ -50,7 +63,8 @@ class Proof:
     vectors : int
         Scratch vectors that are used.
     expression : str
-        How rank 0 computes its first defined chunk, for example ``((0+1)+(2+3))``.
+        How the first rank with a result computes its first chunk, for example ``((0+1)+(2+3))``;
+        "" if there are no results.
     expressions : frozenset of str
         How all chunks are computed, operands sorted: equal for two schedules whose results are
         bitwise the same wherever the elements are.
@@ -58,6 +72,7 @@ class Proof:
 
     rank_order: bool
     uniform: bool
+    transit: bool
     rounds: int
     steps: int
     sent_max: Fraction
@@ -82,7 +97,8 @@ def prove(schedule: Schedule) -> Proof:
         If it does not do what the collective promises, with the rank, step, chunk and peers where
         it goes wrong.
     """
-    expressions = Expressions()
+    collective = COLLECTIVES[schedule.collective]
+    expressions = Expressions(collective.idempotent)
     values = initial_values(schedule, expressions)
     sent, combined, steps = ([0] * schedule.size for _ in range(3))
     rounds = highest = 0
@@ -95,18 +111,20 @@ def prove(schedule: Schedule) -> Proof:
             combined[event.rank] += _combined(event.moves)
             named = (runs for move in event.moves for runs in (move.chunks, move.source or ()))
             highest = max([highest, *(stop for runs in named for _, stop in runs)])
-    results = _results(schedule, expressions, values)
-    by_chunk = {expressions.unordered[value] for _, value in results}
+    results, transit = _results(schedule, expressions, values)
+    by_chunk = {expressions.unordered[value] for value in results}
+    length = schedule.chunks // collective.vectors(schedule.size)  # of a vector, in chunks
     return Proof(
-        rank_order=all(expressions.span[value] is not None for _, value in results),
-        uniform=len(by_chunk) == 1,
+        rank_order=all(expressions.span[value] is not None for value in results),
+        uniform=len(by_chunk) == len({expressions.contributions[value] for value in results}),
+        transit=transit,
         rounds=rounds,
         steps=max(steps),
-        sent_max=Fraction(max(sent), schedule.chunks),
-        sent_total=Fraction(sum(sent), schedule.chunks),
-        reductions_max=Fraction(max(combined), schedule.chunks),
+        sent_max=Fraction(max(sent), length),
+        sent_total=Fraction(sum(sent), length),
+        reductions_max=Fraction(max(combined), length),
         vectors=max(0, -(-highest // schedule.chunks) - 1),
-        expression=expressions.text(results[0][1]),
+        expression=expressions.text(results[0]) if results else "",
         expressions=frozenset(expressions.text(value) for value in by_chunk),
     )
 
@@ -117,15 +135,18 @@ def _combined(moves: Step) -> int:
     return sum(stop - start for runs in reducing for start, stop in runs)
 
 
-def _results(schedule: Schedule, expressions: Expressions, values: Values) -> list[tuple[Place, int]]:
-    """Check what all ranks end with, and give it."""
-    after = COLLECTIVES[schedule.collective].after
-    results: list[tuple[Place, int]] = []
+def _results(schedule: Schedule, expressions: Expressions, values: Values) -> tuple[list[int], bool]:
+    """Check what all ranks end with; give it, and whether a rank holds what it neither had nor needs."""
+    collective = COLLECTIVES[schedule.collective]
+    results: list[int] = []
+    transit = False
     agreed: dict[tuple[int, int], tuple[int, int]] = {}  # (chunk, contributions): rank and expression
-    for rank, chunk in product(range(schedule.size), range(schedule.chunks)):
-        place = Place(rank, chunk, schedule.size, schedule.chunks)
-        due = after(place)
+    for place in chain.from_iterable(map(schedule.places, range(schedule.size))):
+        rank, chunk = place.rank, place.chunk
+        due = collective.after(place)
         if due is None:
+            there = any(value is not None for value in values[rank][chunk :: schedule.chunks])
+            transit |= there and collective.before(place) is None
             continue
         value = values[rank][chunk]
         held = 0 if value is None else expressions.contributions[value]
@@ -140,13 +161,13 @@ def _results(schedule: Schedule, expressions: Expressions, values: Values) -> li
                 f"{schedule.name}: rank {rank} ends with chunk {chunk} computed as "
                 f"{expressions.text(value)}, rank {other} as {expressions.text(expression)}"
             )
-        results.append((place, value))
-    return results
+        results.append(value)
+    return results, transit
 
 
 def _bits(contributions: int) -> str:
     """Name a set of contributions."""
-    return ", ".join(str(n) for n in range(contributions.bit_length()) if contributions >> n & 1)
+    return ", ".join(map(str, numbers(contributions)))
 
 
 def check(algorithm: Algorithm, size: int, *, nodes: Nodes | None = None, **parameters: Any) -> Proof:
@@ -177,6 +198,8 @@ def check(algorithm: Algorithm, size: int, *, nodes: Nodes | None = None, **para
         raise ProofError(
             f"{algorithm.name}: registered for ops that do not commute, but computes {proof.expression}"
         )
+    if proof.transit and not algorithm.transit:
+        raise ProofError(f"{algorithm.name}: chunks pass through ranks that neither begin nor end with them")
     if proof.vectors != schedule.vectors:
         raise ProofError(
             f"{algorithm.name}: {schedule.vectors} scratch vectors registered, {proof.vectors} used"
@@ -203,7 +226,7 @@ class Verdict:
     size : int
         Number of ranks.
     parameters : dict
-        Its own parameters, and ``nodes``.
+        Its own parameters, ``root`` and ``nodes``.
     placement : str
         What `nodes` is, in words; "" for a flat algorithm.
     ok : bool
@@ -226,7 +249,7 @@ class Verdict:
 def verify(
     sizes: Iterable[int], collective: str | None = None, names: Sequence[str] | None = None
 ) -> Iterator[Verdict]:
-    """Check the registered algorithms at every size, with all their variants and many placements.
+    """Check the registered algorithms at every size, with their variants, roots and many placements.
 
     Parameters
     ----------
@@ -259,8 +282,9 @@ def verify(
 def _variants(algorithm: Algorithm, size: int) -> Iterator[tuple[dict[str, Any], str]]:
     """Give the parameters to try, with the placement in words."""
     where = placements(size) if algorithm.two_level else {"": None}
-    for values in product(*algorithm.variants.values()):
-        own = dict(zip(algorithm.variants, values, strict=True))
+    variants = dict(algorithm.variants) | ({"root": roots(size)} if algorithm.rooted else {})
+    for values in product(*variants.values()):
+        own = dict(zip(variants, values, strict=True))
         for placement, nodes in where.items():
             yield own if nodes is None else own | {"nodes": nodes}, placement
 
@@ -271,6 +295,11 @@ def _verdict(algorithm: Algorithm, size: int, parameters: dict[str, Any], placem
     except ValueError as error:  # a ProofError, or what the algorithm raised itself
         return Verdict(algorithm, size, parameters, placement, False, str(error), None)
     return Verdict(algorithm, size, parameters, placement, True, "", proof)
+
+
+def roots(size: int) -> list[int]:
+    """Give the roots to try: all of a few ranks, and of many the first two, one inside and the last."""
+    return list(range(size)) if size <= 8 else [0, 1, size // 2, size - 1]
 
 
 def placements(size: int, seed: int = 0) -> dict[str, Nodes]:

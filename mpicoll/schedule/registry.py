@@ -26,22 +26,25 @@ class Algorithm:
     Attributes
     ----------
     collective, name : str
-        The key. The name is the function's.
+        The key. The name is the function's, unless given.
     function : callable
         The generator of one rank's steps.
     chunks : callable or int or None
         How many chunks: a number, or a function of the algorithm's own arguments without the
-        rank; None if the caller chooses (a pipelined algorithm).
+        rank and the root; None if the caller chooses (a pipelined algorithm).
     vectors : callable or int
         Scratch vectors per rank, likewise.
     commutative : bool
         Whether the op must be commutative.
+    transit : bool
+        Whether chunks pass through ranks that neither begin nor end with them, so that, where lengths
+        are given by counts, every rank must know all of them.
     ranks : str
         Restriction on the number of ranks, a formula in `p` that must be true; "" for none.
     steps, sent : str
         Formulas for the number of steps on the critical path and for the most that a rank sends,
-        in vectors. In `p` ranks, `S` chunks, the algorithm's own parameters and, for two levels,
-        `n` nodes, `m` ranks on the largest, `L` leaders a node, `inter_steps` and `inter_sent`.
+        in vectors. In `p` ranks, `S` chunks, the `root`, the algorithm's own parameters and, for two
+        levels, `n` nodes, `m` ranks on the largest, `L` leaders a node, `inter_steps` and `inter_sent`.
         Checked by the proof. Where the formula gives an upper bound, it begins with ``<=``.
     limit : int or None
         Largest vector in bytes that it may be used for, for algorithms whose memory grows with
@@ -58,6 +61,7 @@ class Algorithm:
     chunks: Callable[..., int] | int | None
     vectors: Callable[..., int] | int
     commutative: bool
+    transit: bool
     ranks: str
     steps: str
     sent: str
@@ -80,6 +84,11 @@ class Algorithm:
         """Whether it needs to know which ranks share a node."""
         return "nodes" in inspect.signature(self.function).parameters
 
+    @property
+    def rooted(self) -> bool:
+        """Whether one rank is the root."""
+        return "root" in inspect.signature(self.function).parameters
+
     def serves(self, size: int) -> bool:
         """Whether it works for this number of ranks."""
         return not self.ranks or bool(evaluate(self.ranks, p=size))
@@ -94,7 +103,7 @@ class Algorithm:
         nodes : tuple of tuple of int, optional
             The ranks of each node; needed by two-level algorithms, ignored by the others.
         **parameters
-            The algorithm's own, such as ``chunks`` of a pipelined one.
+            The ``root``, 0 unless given, and the algorithm's own, such as ``chunks`` of a pipelined one.
 
         Raises
         ------
@@ -113,6 +122,7 @@ class Algorithm:
             chunks,
             lambda rank: function(rank, size, **arguments),
             _number(self.vectors, size, arguments),
+            arguments.get("root", 0),
         )
 
     def cost(self, size: int, *, nodes: Nodes | None = None, **parameters: Any) -> tuple[Fraction, Fraction]:
@@ -138,6 +148,32 @@ class Algorithm:
             values |= {"inter_steps": inter[0], "inter_sent": inter[1]}
         return evaluate(self.steps, **values), evaluate(self.sent, **values)
 
+    def best_chunks(self, size: int, ratio: float, **parameters: Any) -> int:
+        """Give the number of chunks with which a pipelined algorithm takes least time.
+
+        That is ``steps * (alpha + M/S * beta)``, where the steps are so many for each of the `S` chunks
+        and so many beside.
+
+        Parameters
+        ----------
+        size : int
+            Number of ranks.
+        ratio : float
+            ``M * beta / alpha``: what the whole vector takes to send, in start-ups of a message.
+        **parameters
+            As for :meth:`schedule`, without ``chunks``.
+        """
+
+        def time(chunks: int) -> float:
+            return float(self.cost(size, chunks=chunks, **parameters)[0]) * (1 + ratio / chunks)
+
+        two, four = (self.cost(size, chunks=chunks, **parameters)[0] for chunks in (2, 4))
+        each, beside = (four - two) / 2, 2 * two - four
+        if each <= 0 or beside <= 0:
+            return 1
+        best = math.sqrt(beside / each * ratio)
+        return min(max(1, math.floor(best)), max(1, math.ceil(best)), key=time)
+
     def _arguments(self, size: int, nodes: Nodes | None, parameters: dict[str, Any]) -> dict[str, Any]:
         """Give the function's keyword arguments, checked."""
         if size < 1 or not self.serves(size):
@@ -152,6 +188,8 @@ class Algorithm:
                     f"given {nodes}"
                 )
             parameters = parameters | {"nodes": nodes}
+        if self.rooted and not 0 <= parameters.get("root", 0) < size:
+            raise ValueError(f"{self.collective}: root {parameters['root']}, expected 0 to {size - 1}")
         try:
             inspect.signature(self.function).bind(0, size, **parameters)
         except TypeError as error:
@@ -162,9 +200,11 @@ class Algorithm:
 def algorithm(
     collective: str,
     *,
+    name: str | None = None,
     chunks: Callable[..., int] | int | None = None,
     vectors: Callable[..., int] | int = 0,
     commutative: bool = False,
+    transit: bool = False,
     ranks: str = "",
     steps: str,
     sent: str,
@@ -175,14 +215,14 @@ def algorithm(
     """Register a generator of steps as an algorithm. See :class:`Algorithm` for the arguments."""
 
     def register(function: Callable[..., Steps]) -> Callable[..., Steps]:
-        name = function.__name__
-        _REGISTRY[collective, name] = Algorithm(
-            collective,
-            name,
+        key = collective, name or function.__name__
+        _REGISTRY[key] = Algorithm(
+            *key,
             function,
             chunks,
             vectors,
             commutative,
+            transit,
             ranks,
             steps,
             sent,
@@ -243,4 +283,6 @@ def _log(x: Fraction, base: Fraction | int) -> float:
 
 
 def _number(value: Callable[..., int] | int, size: int, arguments: dict[str, Any]) -> int:
-    return value(size, **arguments) if callable(value) else value
+    if not callable(value):
+        return value
+    return value(size, **{name: argument for name, argument in arguments.items() if name != "root"})

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from .collectives import Place
 from .moves import Move, resolve
 
 Step: TypeAlias = tuple[Move, ...]
@@ -28,6 +29,8 @@ class Schedule:
         ``generate(rank)`` gives the rank's steps as the algorithm wrote them.
     vectors : int
         Scratch vectors that a rank holds beside its own.
+    root : int
+        The rank that the data comes from or goes to, where the collective has one.
     """
 
     collective: str
@@ -36,6 +39,11 @@ class Schedule:
     chunks: int
     generate: Callable[[int], Steps]
     vectors: int = 0
+    root: int = 0
+
+    def places(self, rank: int) -> Iterator[Place]:
+        """Give the places of `rank`'s chunks, in order."""
+        return (Place(rank, chunk, self.size, self.chunks, self.root) for chunk in range(self.chunks))
 
     def steps(self, rank: int) -> Iterator[Step]:
         """Yield `rank`'s steps, their chunks resolved to runs of slots; empty steps included.

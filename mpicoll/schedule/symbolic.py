@@ -9,14 +9,24 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from .collectives import COLLECTIVES, Place
+from .collectives import COLLECTIVES
 from .moves import Move, slots
 from .schedule import Schedule
 from .walk import Event, Finished, Posted, ProofError, name_chunks, walk
 
 
+def numbers(contributions: int) -> Iterator[int]:
+    """Give the numbers of a set of contributions."""
+    return (number for number in range(contributions.bit_length()) if contributions >> number & 1)
+
+
 class Expressions:
     """Ordered trees of contributions, each stored once and named by its number.
+
+    Parameters
+    ----------
+    idempotent : bool
+        Whether a contribution may be combined twice. What remains of a tree then is its set.
 
     Attributes
     ----------
@@ -29,24 +39,26 @@ class Expressions:
         First and last contribution, where all ascend from left to right.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, idempotent: bool = False) -> None:
+        self.idempotent = idempotent
         self.contributions: list[int] = []
         self.unordered: list[int] = []
         self.span: list[tuple[int, int] | None] = []
         self._operands: list[tuple[int, int] | None] = []
-        self._numbers: dict[int | tuple[int, int], int] = {}
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._sets: dict[int, int] = {}
 
     def leaf(self, contribution: int) -> int:
         """Give the expression that is one contribution."""
-        if contribution not in self._numbers:
-            self._numbers[contribution] = self._append(None, 1 << contribution, (contribution, contribution))
-        return self._numbers[contribution]
+        return self._set(1 << contribution)
 
     def combine(self, left: int, right: int) -> int | None:
         """Give the expression ``left + right``, or None if a contribution is in both."""
         number = self._numbers.get((left, right))
         if number is not None:
             return number
+        if self.idempotent:
+            return self._set(self.contributions[left] | self.contributions[right])
         if self.contributions[left] & self.contributions[right]:
             return None
         a, b = self.span[left], self.span[right]
@@ -72,8 +84,15 @@ class Expressions:
             elif operands:
                 todo += [")", operands[1], "+", operands[0], "("]
             else:
-                parts.append(str(self.contributions[item].bit_length() - 1))
+                parts.append("|".join(map(str, numbers(self.contributions[item]))))
         return "".join(parts)
+
+    def _set(self, contributions: int) -> int:
+        """Give the expression of one contribution, or of several that came together in any way."""
+        if contributions not in self._sets:
+            span = (contributions & -contributions).bit_length() - 1, contributions.bit_length() - 1
+            self._sets[contributions] = self._append(None, contributions, span)
+        return self._sets[contributions]
 
     def _first(self, expression: int) -> int:
         """Give the lowest contribution, as a bit: it tells two operands apart in every schedule."""
@@ -92,12 +111,14 @@ Values = list[list[int | None]]  # per rank and slot the number of an expression
 
 def initial_values(schedule: Schedule, expressions: Expressions) -> Values:
     """Give what all ranks hold before the first step."""
-    before = COLLECTIVES[schedule.collective].before
+    collective = COLLECTIVES[schedule.collective]
+    blocks = collective.blocks(schedule.size)
+    if schedule.chunks % blocks:
+        raise ProofError(f"{schedule.name}: {schedule.chunks} chunks, expected a multiple of {blocks}")
     values: Values = []
     for rank in range(schedule.size):
-        places = (Place(rank, chunk, schedule.size, schedule.chunks) for chunk in range(schedule.chunks))
-        numbers = [before(place) for place in places]
-        values.append([None if number is None else expressions.leaf(number) for number in numbers])
+        held = map(collective.before, schedule.places(rank))
+        values.append([None if number is None else expressions.leaf(number) for number in held])
         values[rank] += [None] * (schedule.chunks * schedule.vectors)
     return values
 
