@@ -12,6 +12,7 @@ from . import kernels, selection
 from .buffers import Buffer
 from .context import Context
 from .engine import compiled, reference
+from .engine.layout import Shape
 from .engine.lowering import lower
 from .errors import UndefinedOp
 from .kernels.table import name_of
@@ -109,7 +110,8 @@ def bind(
     schedule = _schedule(algorithm, context, what.nbytes, parameters)
     if context.engine == "compiled" and what.kernel is not None:
         kernel = kernels.kernel(*what.kernel)
-        program = lower(schedule, context.rank, what.count, what.itemsize, in_place, context.limits)
+        shape = Shape(context.rank, context.size, 0, schedule.chunks, (what.count,), what.itemsize, in_place)
+        program = lower(schedule, shape, context.limits)
         context.workspace.reserve(program.scratch)
         cell = context.workspace.cell
         run = compiled.Compiled(program, context.comm, kernel.address, cell, what.count, kernel.dtype)

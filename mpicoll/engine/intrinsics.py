@@ -42,12 +42,12 @@ def load_int(typingctx, address):
 
 @intrinsic
 def copy_bytes(typingctx, out, source, nbytes):
-    """Copy memory; the two may not overlap."""
+    """Copy memory; the two may overlap."""
 
     def codegen(context, builder, signature, arguments):
-        memcpy = builder.module.declare_intrinsic("llvm.memcpy", [_POINTER, _POINTER, _WORD])
+        memmove = builder.module.declare_intrinsic("llvm.memmove", [_POINTER, _POINTER, _WORD])
         out, source = (builder.inttoptr(a, _POINTER) for a in arguments[:2])
-        builder.call(memcpy, [out, source, arguments[2], ir.Constant(ir.IntType(1), 0)])
+        builder.call(memmove, [out, source, arguments[2], ir.Constant(ir.IntType(1), 0)])
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), codegen

@@ -1,10 +1,10 @@
 """From one rank's part of a schedule to a program.
 
 Where a value is
-    Nothing is copied at the start. Lowering keeps track of whether a chunk's value is still in the
-    send buffer or already in the receive buffer: the first receive-and-combine of a chunk receives
-    into the receive buffer and combines it there with the send buffer's operand. Only what arrives
-    for a chunk that has a value in the receive buffer needs scratch.
+    Nothing is copied at the start. Lowering keeps track of whether a chunk's value is still where it
+    began or already at home (see :mod:`mpicoll.engine.layout`): in an all-reduce the first
+    receive-and-combine of a chunk receives into the receive buffer and combines it there with the
+    operand in the send buffer. Only what arrives for a chunk whose value is at home needs scratch.
 
 Segments
     A long message travels as segments, so that combining one overlaps receiving the next and the
@@ -20,13 +20,14 @@ Waiting
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from ..schedule.moves import Move, slots
-from ..schedule.schedule import Schedule, Step, bounds
+from ..schedule.schedule import Schedule, Step
+from .layout import LAYOUTS, Place, Shape
 from .program import (
     COLUMNS,
     COMBINE,
@@ -34,10 +35,8 @@ from .program import (
     IRECV,
     ISEND,
     RECV,
-    RECVBUF,
     SCRATCH,
     SEND,
-    SENDBUF,
     SENDRECV,
     WAIT,
     Program,
@@ -62,9 +61,8 @@ LIMITS = Limits()
 
 
 class Span(NamedTuple):
-    """Bytes `start` to `stop` of the vector, or of the schedule's own scratch."""
+    """Bytes `start` to `stop` of the vector, or of the schedule's scratch vectors that follow it."""
 
-    held: bool  # in scratch
     start: int
     stop: int
 
@@ -74,37 +72,28 @@ class Span(NamedTuple):
         return self.stop - self.start
 
 
-class Place(NamedTuple):
-    """An address: base and offset."""
-
-    base: int
-    offset: int
-
-
 class Piece(NamedTuple):
     """A segment of an incoming message, the move that it belongs to, and where it lands."""
 
     move: Move
-    span: Span
+    spans: tuple[Span, ...]
     landing: Place
 
+    @property
+    def nbytes(self) -> int:
+        """Length."""
+        return sum(span.nbytes for span in self.spans)
 
-def lower(
-    schedule: Schedule,
-    rank: int,
-    count: int,
-    itemsize: int,
-    in_place: bool = False,
-    limits: Limits = LIMITS,
-) -> Program:
-    """Lower `rank`'s steps for vectors of `count` elements of `itemsize` bytes.
+
+def lower(schedule: Schedule, shape: Shape, limits: Limits = LIMITS) -> Program:
+    """Lower the steps of the rank that `shape` is of.
 
     Parameters
     ----------
     schedule : Schedule
         A schedule that :func:`~mpicoll.schedule.proof.prove` accepts.
-    in_place : bool
-        Whether the vector is in the receive buffer from the start.
+    shape : Shape
+        Its counts, and the rank.
     limits : Limits
         Sizes of segments.
 
@@ -112,22 +101,22 @@ def lower(
     -------
     Program
     """
-    lowering = _Lowering(schedule, rank, count, itemsize, in_place, limits)
-    for step in schedule.steps(rank):
+    lowering = _Lowering(schedule, shape, limits)
+    for step in schedule.steps(shape.rank):
         lowering.step(step)
     return lowering.finish()
 
 
 class _Lowering:
-    def __init__(
-        self, schedule: Schedule, rank: int, count: int, itemsize: int, in_place: bool, limits: Limits
-    ) -> None:
-        self.rank, self.itemsize, self.limits = rank, itemsize, limits
-        self.chunks = schedule.chunks
-        self.edges = [element * itemsize for element in bounds(count, schedule.chunks)]
-        self.nbytes = count * itemsize
-        self.base = [RECVBUF if in_place else SENDBUF] * schedule.chunks  # where each value is
-        self.held = self.scratch = schedule.vectors * self.nbytes
+    def __init__(self, schedule: Schedule, shape: Shape, limits: Limits) -> None:
+        self.layout = LAYOUTS[schedule.collective](shape)
+        self.rank, self.itemsize, self.limits = shape.rank, shape.itemsize, limits
+        self.chunks, self.edges = schedule.chunks, self.layout.edges
+        self.nbytes = self.edges[-1]
+        self.at_home = [False] * schedule.chunks  # which values are no longer where they began
+        self.held = self.layout.scratch  # where the schedule's own scratch vectors begin
+        self.arriving = _aligned(self.held + schedule.vectors * self.nbytes)  # and incoming data
+        self.scratch = self.held + schedule.vectors * self.nbytes
         self.rows: list[tuple[int, ...]] = []
         self.sending: dict[int, tuple[Place, int]] = {}  # request: memory that it still reads
         self.receiving: set[int] = set()
@@ -136,10 +125,13 @@ class _Lowering:
     def step(self, step: Step) -> None:
         outgoing = [move for move in step if move.kind == "send"]
         incoming = [move for move in step if move.kind in ("recv", "reduce")]
+        used = 0  # scratch of this step
+        sends: list[tuple[int, Place, int]] = []
         for move in outgoing:
-            self._unite(move)
-        sends = [(move.peer, *part) for move in outgoing for part in self._outgoing(move)]
-        pieces, window = self._incoming(incoming, [(place, nbytes) for _, place, nbytes in sends])
+            for spans in self._messages(move):
+                place, used = self._packed(spans, used)
+                sends.append((move.peer, place, sum(span.nbytes for span in spans)))
+        pieces, window = self._incoming(incoming, [(place, nbytes) for _, place, nbytes in sends], used)
         if len(sends) <= 1 and len(pieces) <= 1:
             self._exchange(sends, pieces)
         else:
@@ -150,7 +142,8 @@ class _Lowering:
 
     def finish(self) -> Program:
         for chunk in range(self.chunks):
-            self._to_recvbuf(chunk)
+            if (end := self.layout.end(chunk)) is not None:
+                self._copy(end, self._value(chunk), self.edges[chunk + 1] - self.edges[chunk])
         for request in list(self.sending):
             self._wait_send(request)
         rows = np.zeros((len(self.rows), COLUMNS), np.int64)
@@ -163,9 +156,9 @@ class _Lowering:
     def _exchange(self, sends: list[tuple[int, Place, int]], pieces: list[Piece]) -> None:
         """One message out and one in at most: a single blocking call is the fastest."""
         out = [(*place, nbytes, peer) for peer, place, nbytes in sends]
-        into = [(*piece.landing, piece.span.nbytes, piece.move.peer) for piece in pieces]
+        into = [(*piece.landing, piece.nbytes, piece.move.peer) for piece in pieces]
         for piece in pieces:
-            self._release(piece.landing, piece.span.nbytes)
+            self._release(piece.landing, piece.nbytes)
         if out and into:
             self._emit(SENDRECV, *out[0], *into[0])
         elif out:
@@ -193,142 +186,160 @@ class _Lowering:
                 posted.append(self._post(pieces[i + window]))
 
     def _post(self, piece: Piece) -> int:
-        self._release(piece.landing, piece.span.nbytes)
+        self._release(piece.landing, piece.nbytes)
         request = self._request()
         self.receiving.add(request)
-        self._emit(IRECV, *piece.landing, piece.span.nbytes, piece.move.peer, request)
+        self._emit(IRECV, *piece.landing, piece.nbytes, piece.move.peer, request)
         return request
 
-    def _outgoing(self, move: Move) -> Iterator[tuple[Place, int]]:
-        for run in move.chunks:
-            for span in self._segments(run):
-                ((place, nbytes),) = self._values(span)
-                yield place, nbytes
+    def _messages(self, move: Move) -> Iterator[tuple[Span, ...]]:
+        """Cut a move into messages; both sides cut it alike.
 
-    def _incoming(self, moves: list[Move], leaving: list[tuple[Place, int]]) -> tuple[list[Piece], int]:
+        A run is contiguous in the vector and goes by itself, two of them do (a range that wraps around);
+        more runs are packed together.
+        """
+        spans = [self._span(run) for run in move.chunks]
+        for together in [spans] if len(spans) > 2 else [[span] for span in spans]:
+            nbytes = sum(span.nbytes for span in together)
+            size = max(self.limits.segment, -(-nbytes // self.limits.segments))
+            size = max(min(size, self.limits.message) // self.itemsize, 1) * self.itemsize
+            for begin in range(0, nbytes, size):
+                yield tuple(_cut(together, begin, min(begin + size, nbytes)))
+
+    def _packed(self, spans: tuple[Span, ...], used: int) -> tuple[Place, int]:
+        """Give the memory to send spans from, and how much scratch the step uses up to there.
+
+        Values that do not follow each other in memory are copied together.
+        """
+        parts = [part for span in spans for part in self._parts(span, self._value)]
+        if len(parts) == 1:
+            return parts[0][1], used
+        start = place = Place(SCRATCH, self.arriving + used)
+        for nbytes, value in parts:
+            self._copy(place, value, nbytes)
+            place = Place(SCRATCH, place.offset + nbytes)
+        self.scratch = max(self.scratch, place.offset)
+        return start, place.offset - self.arriving
+
+    def _incoming(
+        self, moves: list[Move], leaving: list[tuple[Place, int]], used: int
+    ) -> tuple[list[Piece], int]:
         """Where each incoming segment lands, and how many of them may be under way at once."""
-        parts: list[tuple[Move, Span, bool]] = []
+        parts: list[tuple[Move, tuple[Span, ...], Place | None]] = []
         touched: set[int] = set()
         for move in moves:
-            for run in move.chunks:
-                direct = touched.isdisjoint(range(*run)) and self._direct(move, run, leaving)
-                touched.update(range(*run))
-                parts += [(move, span, direct) for span in self._segments(run)]
+            chunks = set(slots(move.chunks))
+            fresh = touched.isdisjoint(chunks)
+            touched |= chunks
+            for spans in self._messages(move):
+                parts.append((move, spans, self._direct(move, spans, leaving) if fresh else None))
         one_peer = len({move.peer for move in moves}) == 1
-        start, used = _aligned(self.held), 0
-        stride = _aligned(max((span.nbytes for _, span, _ in parts), default=0))
+        stride = _aligned(max((sum(span.nbytes for span in spans) for _, spans, _ in parts), default=0))
+        start = _aligned(self.arriving + used)
+        used = 0
         pieces = []
-        for i, (move, span, direct) in enumerate(parts):
-            if direct:
-                landing = Place(SCRATCH if span.held else RECVBUF, span.start)
-            else:
-                landing = Place(SCRATCH, start + (i % WINDOW * stride if one_peer else used))
-                used += span.nbytes
-                self.scratch = max(self.scratch, landing.offset + span.nbytes)
-            pieces.append(Piece(move, span, landing))
+        for i, (move, spans, direct) in enumerate(parts):
+            piece = Piece(
+                move, spans, direct or Place(SCRATCH, start + (i % WINDOW * stride if one_peer else used))
+            )
+            if not direct:
+                used += piece.nbytes
+                self.scratch = max(self.scratch, piece.landing.offset + piece.nbytes)
+            pieces.append(piece)
         return pieces, WINDOW if one_peer else len(parts)
 
-    def _direct(self, move: Move, run: tuple[int, int], leaving: list[tuple[Place, int]]) -> bool:
-        """Whether a run may be received where its value will be: nothing there is still needed."""
-        span = self._span(run)
-        if move.kind == "reduce":
-            return not span.held and self._bases(span) == {SENDBUF}
-        final = Place(SCRATCH if span.held else RECVBUF, span.start)
-        return not any(_overlap(final, span.nbytes, *memory) for memory in leaving)
+    def _direct(self, move: Move, spans: tuple[Span, ...], leaving: list[tuple[Place, int]]) -> Place | None:
+        """Where spans may be received so that they need not be moved; None if something is in the way."""
+        homes = [part for span in spans for part in self._parts(span, self._home)]
+        if len(homes) != 1:
+            return None
+        nbytes, home = homes[0]
+        if move.kind == "reduce":  # our own operand must be elsewhere
+            values = [part for span in spans for part in self._parts(span, self._value)]
+            return None if any(_overlap(home, nbytes, value, n) for n, value in values) else home
+        return None if any(_overlap(home, nbytes, *memory) for memory in leaving) else home
 
     def _take(self, piece: Piece) -> None:
         """Do what the move says with a segment that has arrived."""
-        held, start, _ = piece.span
-        if piece.move.kind == "recv":
-            final = Place(SCRATCH if held else RECVBUF, start)
-            if piece.landing != final:
-                self._copy(final, piece.landing, piece.span.nbytes)
-            return
-        arrived = piece.landing.offset - start
-        for own, nbytes in self._values(piece.span):
-            theirs = Place(piece.landing.base, arrived + own.offset)
-            operands = (theirs, own) if piece.move.peer < self.rank else (own, theirs)
-            self._combine(Place(SCRATCH if held else RECVBUF, own.offset), *operands, nbytes)
+        base, offset = piece.landing
+        for span in piece.spans:
+            for nbytes, own, home in self._parts(span, self._value, self._home):
+                arrived = Place(base, offset)
+                offset += nbytes
+                if piece.move.kind == "recv":
+                    self._copy(home, arrived, nbytes)
+                else:
+                    operands = (arrived, own) if piece.move.peer < self.rank else (own, arrived)
+                    self._combine(home, *operands, nbytes)
 
     # -- where values are --------------------------------------------------------------------
 
-    def _span(self, run: tuple[int, int]) -> Span:
-        first, start = divmod(run[0], self.chunks)
-        last, stop = divmod(run[1] - 1, self.chunks)
-        if first == 0:
-            return Span(False, self.edges[start], self.edges[stop + 1])
-        return Span(
-            True,
-            (first - 1) * self.nbytes + self.edges[start],
-            (last - 1) * self.nbytes + self.edges[stop + 1],
-        )
+    def _value(self, slot: int) -> Place:
+        """Where a slot's value is."""
+        if slot < self.chunks and not self.at_home[slot]:
+            return self.layout.begin(slot)
+        return self._home(slot)
 
-    def _segments(self, run: tuple[int, int]) -> Iterator[Span]:
-        """Cut a run into messages; both sides cut it alike."""
-        held, start, stop = self._span(run)
-        size = max(self.limits.segment, -(-(stop - start) // self.limits.segments))
-        size = max(min(size, self.limits.message) // self.itemsize, 1) * self.itemsize
-        for begin in range(start, stop, size):
-            yield Span(held, begin, min(begin + size, stop))
-
-    def _values(self, span: Span) -> Iterator[tuple[Place, int]]:
-        """Where the current values of a span are, as contiguous parts."""
-        if span.held:
-            yield Place(SCRATCH, span.start), span.nbytes
-            return
-        chunk, begin = bisect_right(self.edges, span.start) - 1, span.start
-        while begin < span.stop:
-            base = self.base[chunk]
-            while (
-                chunk < self.chunks
-                and self.edges[chunk] < span.stop
-                and (self.base[chunk] == base or self.edges[chunk] == self.edges[chunk + 1])
-            ):
-                chunk += 1
-            end = min(self.edges[chunk], span.stop)
-            yield Place(base, begin), end - begin
-            begin = end
-
-    def _bases(self, span: Span) -> set[int]:
-        return {place.base for place, _ in self._values(span)}
-
-    def _unite(self, move: Move) -> None:
-        """Bring a run whose values lie in both buffers together, so that it is one message."""
-        for run in move.chunks:
-            if len(self._bases(self._span(run))) > 1:
-                for chunk in range(*run):
-                    self._to_recvbuf(chunk)
-
-    def _to_recvbuf(self, chunk: int) -> None:
-        if self.base[chunk] == SENDBUF:
-            start, stop = self.edges[chunk : chunk + 2]
-            self._copy(Place(RECVBUF, start), Place(SENDBUF, start), stop - start)
-            self.base[chunk] = RECVBUF
+    def _home(self, slot: int) -> Place:
+        """Where a slot's value is received and combined."""
+        if slot < self.chunks:
+            return self.layout.home(slot)
+        vector, chunk = divmod(slot, self.chunks)
+        return Place(SCRATCH, self.held + (vector - 1) * self.nbytes + self.edges[chunk])
 
     def _settle(self, move: Move) -> None:
-        """The move is done: the values of its chunks are in the receive buffer from now on."""
+        """The move is done: the values of its chunks are at home from now on."""
         for slot in slots(move.chunks):
             if slot < self.chunks:
-                self.base[slot] = RECVBUF
+                self.at_home[slot] = True
+
+    def _start(self, slot: int) -> int:
+        """Where a slot begins in the vector and the scratch vectors that follow it."""
+        vector, chunk = divmod(slot, self.chunks)
+        return vector * self.nbytes + self.edges[chunk]
+
+    def _span(self, run: tuple[int, int]) -> Span:
+        last = run[1] - 1
+        length = self.edges[last % self.chunks + 1] - self.edges[last % self.chunks]
+        return Span(self._start(run[0]), self._start(last) + length)
+
+    def _parts(self, span: Span, *where: Callable[[int], Place]) -> Iterator[tuple]:
+        """Cut a span so that each part is contiguous in every memory that `where` names.
+
+        Yields
+        ------
+        tuple of int and places
+            The length in bytes, and for each of `where` the place.
+        """
+        found: list[tuple[int, tuple[Place, ...]]] = []
+        vector, begin = divmod(span.start, self.nbytes) if self.nbytes else (0, 0)
+        slot = vector * self.chunks + bisect_right(self.edges, begin) - 1
+        position = span.start
+        while position < span.stop:
+            start = self._start(slot)
+            stop = min(self._start(slot + 1), span.stop)
+            places = tuple(Place(p.base, p.offset + position - start) for p in (w(slot) for w in where))
+            if found and places == tuple(Place(p.base, p.offset + found[-1][0]) for p in found[-1][1]):
+                found[-1] = (found[-1][0] + stop - position, found[-1][1])
+            elif stop > position:
+                found.append((stop - position, places))
+            position, slot = stop, slot + 1
+        for nbytes, places in found:
+            yield nbytes, *places
 
     # -- instructions ------------------------------------------------------------------------
 
     def _local(self, move: Move) -> None:
         for slot, source in zip(slots(move.chunks), slots(move.source), strict=True):
-            span, other = self._span((slot, slot + 1)), self._span((source, source + 1))
-            if span.nbytes == 0:
-                continue
-            out = Place(SCRATCH if span.held else RECVBUF, span.start)
-            ((theirs, nbytes),) = self._values(other)
+            nbytes = self._span((slot, slot + 1)).nbytes
             if move.kind == "copy":
-                self._copy(out, theirs, nbytes)
-            else:
-                ((own, _),) = self._values(span)
-                self._combine(out, own, theirs, nbytes)
+                self._copy(self._home(slot), self._value(source), nbytes)
+            elif nbytes:
+                self._combine(self._home(slot), self._value(slot), self._value(source), nbytes)
         self._settle(move)
 
     def _copy(self, out: Place, source: Place, nbytes: int) -> None:
-        if nbytes:
+        if nbytes and out != source:
             self._release(out, nbytes)
             self._emit(COPY, *out, *source, nbytes)
 
@@ -355,6 +366,15 @@ class _Lowering:
 
     def _emit(self, *row: int) -> None:
         self.rows.append(row)
+
+
+def _cut(spans: list[Span], begin: int, end: int) -> Iterator[Span]:
+    """Bytes `begin` to `end` of several spans, one after the other."""
+    for span in spans:
+        start, stop = span.start + max(begin, 0), span.start + min(end, span.nbytes)
+        if start < stop:
+            yield Span(start, stop)
+        begin, end = begin - span.nbytes, end - span.nbytes
 
 
 def _aligned(nbytes: int) -> int:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mpicoll.engine import program as p
+from mpicoll.engine.layout import Shape
 from mpicoll.engine.lowering import Limits, lower
 from mpicoll.schedule import Schedule, algorithms, bounds, recv, send
 from mpicoll.schedule import reduce as reduce_
@@ -128,7 +129,7 @@ def simulate(schedule, vectors, op, in_place=False, limits=LIMITS[0], seed=0, mo
     """
     order, network, ranks, results = random.Random(seed), Network(), [], []
     for rank, vector in enumerate(vectors):
-        program = lower(schedule, rank, len(vector), ITEM.itemsize, in_place, limits)
+        program = lower(schedule, shape(schedule, rank, len(vector), in_place), limits)
         send = vector.copy().view(np.uint8)
         recv = send.copy() if in_place else np.full_like(send, 0xA5)
         bases = {p.RECVBUF: recv, p.SCRATCH: np.full(program.scratch, 0xA5, np.uint8)}
@@ -146,6 +147,10 @@ def simulate(schedule, vectors, op, in_place=False, limits=LIMITS[0], seed=0, mo
         assert finished or network.posts > posts, "deadlock"
         ranks = [rank for rank in ranks if rank not in finished]
     return results
+
+
+def shape(schedule, rank, count, in_place=False):
+    return Shape(rank, schedule.size, 0, schedule.chunks, (count,), ITEM.itemsize, in_place)
 
 
 def draw_vectors(size, count, seed):
@@ -209,13 +214,15 @@ def test_moves_of_a_step_see_the_values_from_before_it(in_place, limits):
 def test_nothing_is_sent_for_an_empty_vector():
     for algorithm in algorithms("allreduce"):
         parameters = {"chunks": 2} if algorithm.pipelined else {}
-        assert len(lower(algorithm.schedule(4, **parameters), 1, 0, 8).rows) == 0
+        schedule = algorithm.schedule(4, **parameters)
+        assert len(lower(schedule, shape(schedule, 1, 0)).rows) == 0
 
 
 def test_no_message_exceeds_the_limit():
     limits = Limits(segment=8, segments=2, message=32)
     for algorithm in algorithms("allreduce"):
         parameters = {"chunks": 2} if algorithm.pipelined else {}
-        for row in lower(algorithm.schedule(4, **parameters), 1, 100, 8, limits=limits).rows.tolist():
+        schedule = algorithm.schedule(4, **parameters)
+        for row in lower(schedule, shape(schedule, 1, 100), limits).rows.tolist():
             if row[0] in (p.IRECV, p.ISEND, p.RECV, p.SEND, p.SENDRECV):
                 assert row[3] <= 32
