@@ -6,6 +6,7 @@ received or combined it; before that it may lie in the send buffer; and at the e
 the receive buffer.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -91,6 +92,13 @@ def of_vector(shape: Shape) -> Layout:
     return _linear(shape, begin=RECVBUF if shape.in_place else SENDBUF, home=RECVBUF)
 
 
+def of_exscan(shape: Shape) -> Layout:
+    """Lay out exscan: the receive buffer of rank 0 is left alone."""
+    return (
+        dataclasses.replace(of_vector(shape), end=lambda chunk: None) if shape.rank == 0 else of_vector(shape)
+    )
+
+
 def of_reduce(shape: Shape) -> Layout:
     """Lay out reduce: only the root has a receive buffer."""
     if shape.rank == shape.root:
@@ -163,7 +171,7 @@ def of_alltoall(shape: Shape) -> Layout:
 LAYOUTS: dict[str, Callable[[Shape], Layout]] = {
     "allreduce": of_vector,
     "scan": of_vector,
-    "exscan": of_vector,
+    "exscan": of_exscan,
     "barrier": of_vector,
     "reduce": of_reduce,
     "bcast": of_bcast,

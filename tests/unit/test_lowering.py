@@ -18,6 +18,7 @@ from mpicoll.engine.layout import Shape
 from mpicoll.engine.lowering import Limits, lower
 from mpicoll.schedule import Schedule, algorithms, bounds, recv, send
 from mpicoll.schedule import reduce as reduce_
+from mpicoll.schedule.collectives import COLLECTIVES
 
 ITEM = np.dtype([("a", np.uint32), ("b", np.uint32)])  # the map x -> a x + b modulo 2**32
 LIMITS = [
@@ -122,24 +123,27 @@ def run_rank(rank, program, bases, op, network):
     assert not requests, "requests left"
 
 
-def simulate(schedule, vectors, op, in_place=False, limits=LIMITS[0], seed=0, most=1):
+def simulate(schedule, buffers, op, counts, in_place=False, limits=LIMITS[0], seed=0, most=1):
     """Run a schedule on all ranks; give what is in their receive buffers at the end.
 
     No rank may use more scratch for incoming data than `most` vectors, or a window of segments.
     """
     order, network, ranks, results = random.Random(seed), Network(), [], []
-    for rank, vector in enumerate(vectors):
-        program = lower(schedule, shape(schedule, rank, len(vector), in_place), limits)
-        send = vector.copy().view(np.uint8)
-        recv = send.copy() if in_place else np.full_like(send, 0xA5)
-        bases = {p.RECVBUF: recv, p.SCRATCH: np.full(program.scratch, 0xA5, np.uint8)}
-        if not in_place:
-            send.flags.writeable = False
-            bases[p.SENDBUF] = send
-        results.append(recv.view(ITEM))
+    for rank, (sendbuf, recvbuf) in enumerate(buffers):
+        only_root = schedule.collective in ("gather", "reduce", "scatter")
+        here = in_place and (rank == schedule.root or not only_root)
+        program = lower(schedule, shape(schedule, rank, counts, here), limits)
+        memory = np.full(program.scratch, 0xA5, np.uint8)
+        bases = {p.RECVBUF: recvbuf.view(np.uint8), p.SCRATCH: memory}
+        bases[p.SENDBUF] = sendbuf.copy().view(np.uint8)
+        bases[p.SENDBUF].flags.writeable = False
+        results.append(recvbuf)
         ranks.append(run_rank(rank, program, bases, op, network))
-        window = 4 * (max(limits.segment, -(-send.nbytes // limits.segments)) + 64)
-        assert program.scratch - schedule.vectors * send.nbytes <= max(most * send.nbytes + 64, window)
+        nbytes = sum(counts) * ITEM.itemsize * (schedule.size if schedule.collective == "alltoall" else 1)
+        window = 4 * (max(limits.segment, -(-nbytes // limits.segments)) + 64)
+        own = lowered_scratch(schedule, nbytes)
+        blocks = len(counts) * max(counts) * ITEM.itemsize  # one from each rank, all as long as the longest
+        assert program.scratch - own <= max(most * nbytes + 64, blocks, window)
     while ranks:
         order.shuffle(ranks)
         posts = network.posts
@@ -149,8 +153,60 @@ def simulate(schedule, vectors, op, in_place=False, limits=LIMITS[0], seed=0, mo
     return results
 
 
-def shape(schedule, rank, count, in_place=False):
-    return Shape(rank, schedule.size, 0, schedule.chunks, (count,), ITEM.itemsize, in_place)
+def lowered_scratch(schedule, nbytes):
+    """Give the scratch for values that a rank only passes on, and for the schedule's own vectors."""
+    passes_on = schedule.collective in ("reduce", "gather", "scatter", "reduce_scatter", "alltoall")
+    return (schedule.vectors + passes_on) * nbytes
+
+
+def shape(schedule, rank, counts, in_place=False):
+    return Shape(rank, schedule.size, schedule.root, schedule.chunks, tuple(counts), ITEM.itemsize, in_place)
+
+
+def memory_of(collective, rank, root, data, counts, op, in_place):
+    """Give a rank's send buffer, receive buffer and what must be in the latter at the end.
+
+    `data` are all ranks' vectors; where a vector is made of blocks, `counts` are their lengths.
+    """
+    none = np.empty(0, ITEM)
+    mine, total = data[rank], reduce(op, data)
+    if collective in ("allreduce", "barrier"):
+        return mine, mine if in_place else None, total
+    if collective == "scan":
+        return mine, mine if in_place else None, reduce(op, data[: rank + 1])
+    if collective == "exscan":
+        start = mine if in_place else poison(len(mine))
+        return mine, start, reduce(op, data[:rank]) if rank else start
+    if collective == "bcast":
+        return none, mine if rank == root else None, data[root]
+    if collective == "reduce":
+        return mine, none if rank != root else mine if in_place else None, total if rank == root else none
+    edges = np.cumsum([0, *counts])
+    own = slice(edges[rank], edges[rank + 1])
+    if collective in ("allgather", "gather"):
+        blocks = [vector[edges[i] : edges[i + 1]] for i, vector in enumerate(data)]
+        if collective == "gather" and rank != root:
+            return blocks[rank], none, none
+        start = poison(edges[-1])
+        if in_place:
+            start[own] = blocks[rank]
+        return blocks[rank], start, np.concatenate(blocks)
+    if collective == "reduce_scatter":
+        if in_place:
+            rest = mine.copy()
+            rest[: counts[rank]] = total[own]
+            return none, mine, (rest, counts[rank])
+        return mine, None, total[own]
+    if collective == "scatter":
+        if in_place and rank == root:
+            return mine, none, none
+        return mine if rank == root else none, None, data[root][own]
+    assert collective == "alltoall"
+    return mine, None, np.concatenate([vector[own] for vector in data])
+
+
+def poison(count):
+    return np.full(count * ITEM.itemsize, 0xA5, np.uint8).view(ITEM)
 
 
 def draw_vectors(size, count, seed):
@@ -160,34 +216,59 @@ def draw_vectors(size, count, seed):
 
 def parameters_of(algorithm, size, draw):
     parameters = {}
+    if algorithm.collective in ("bcast", "reduce", "gather", "scatter"):
+        parameters["root"] = draw(st.integers(0, size - 1), label="root")
+    if "radix" in algorithm.variants:
+        parameters["radix"] = draw(st.sampled_from(algorithm.variants["radix"]), label="radix")
     if algorithm.pipelined:
-        parameters["chunks"] = draw(st.sampled_from([1, 2, 3, 8]))
+        parameters["chunks"] = draw(st.sampled_from([1, 2, 3, 8]), label="chunks")
     if algorithm.two_level:
-        where = draw(st.lists(st.integers(0, 3), min_size=size, max_size=size))
+        where = draw(st.lists(st.integers(0, 3), min_size=size, max_size=size), label="nodes")
         nodes = [tuple(r for r in range(size) if where[r] == node) for node in range(4)]
         parameters["nodes"] = tuple(node for node in nodes if node)
     return parameters
 
 
-@pytest.mark.parametrize("algorithm", algorithms("allreduce"), ids=lambda a: a.name)
-@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("algorithm", algorithms(), ids=lambda a: f"{a.collective}-{a.name}")
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_programs_compute_the_all_reduce(algorithm, data):
+def test_programs_compute_the_collective(algorithm, data):
+    collective = algorithm.collective
     size = data.draw(st.integers(1, 9).filter(algorithm.serves), "size")
-    count = data.draw(st.sampled_from([0, 1, size - 1, size, size + 1, 40, 97]), "count")
-    vectors = draw_vectors(size, count, data.draw(st.integers(0, 2**32 - 1), "seed"))
+    in_place = data.draw(st.booleans(), "in place") and collective not in ("alltoall", "bcast")
+    parameters = parameters_of(algorithm, size, data.draw)
+    counts = counts_of(collective, size, data.draw)
+    vectors = draw_vectors(size, sum(counts), data.draw(st.integers(0, 2**32 - 1), "seed"))
     op = add if algorithm.commutative else compose
+    root = parameters.get("root", 0)
+    memory = [memory_of(collective, r, root, vectors, counts, op, in_place) for r in range(size)]
+    buffers, wanted = [], []
+    for sendbuf, recvbuf, result in memory:
+        whole, due = result if isinstance(result, tuple) else (result, len(result))
+        buffers.append((sendbuf, poison(len(whole)) if recvbuf is None else recvbuf.copy()))
+        wanted.append(whole[:due])
     results = simulate(
-        algorithm.schedule(size, **parameters_of(algorithm, size, data.draw)),
-        vectors,
+        algorithm.schedule(size, **parameters),
+        buffers,
         op,
-        in_place=data.draw(st.booleans(), "in place"),
+        counts,
+        in_place=in_place,
         limits=data.draw(st.sampled_from(LIMITS), "limits"),
         seed=data.draw(st.integers(0, 99), "order"),
         most=2 if algorithm.pipelined else 1,  # a chunk from each child, which may be all there is
     )
-    for result in results:
-        np.testing.assert_array_equal(result, reduce(op, vectors))
+    if collective != "barrier":
+        for rank, (result, due) in enumerate(zip(results, wanted, strict=True)):
+            np.testing.assert_array_equal(result[: len(due)], due, err_msg=f"rank {rank}")
+
+
+def counts_of(collective, size, draw):
+    """Draw the length of the vector, or of each block."""
+    if collective == "alltoall":
+        return [draw(st.sampled_from([0, 1, 5]), label="count")] * size
+    if COLLECTIVES[collective].blocks(size) == size and size > 1:
+        return draw(st.lists(st.sampled_from([0, 1, 2, 7, 40]), min_size=size, max_size=size), label="counts")
+    return [draw(st.sampled_from([0, 1, size - 1, size, size + 1, 40, 97]), label="count")]
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -205,7 +286,8 @@ def test_moves_of_a_step_see_the_values_from_before_it(in_place, limits):
     vectors = draw_vectors(2, 50, 1)
     schedule = Schedule("allreduce", "test", 2, 3, steps)
     edges = bounds(50, 3)
-    for rank, result in enumerate(simulate(schedule, vectors, add, in_place, limits)):
+    buffers = [(vector, vector.copy() if in_place else poison(50)) for vector in vectors]
+    for rank, result in enumerate(simulate(schedule, buffers, add, [50], in_place, limits)):
         total = add(*vectors)
         wanted = np.concatenate([add(total, total)[: edges[1]], total[edges[1] :]])
         np.testing.assert_array_equal(result, wanted, err_msg=f"rank {rank}")
@@ -215,7 +297,7 @@ def test_nothing_is_sent_for_an_empty_vector():
     for algorithm in algorithms("allreduce"):
         parameters = {"chunks": 2} if algorithm.pipelined else {}
         schedule = algorithm.schedule(4, **parameters)
-        assert len(lower(schedule, shape(schedule, 1, 0)).rows) == 0
+        assert len(lower(schedule, shape(schedule, 1, [0])).rows) == 0
 
 
 def test_no_message_exceeds_the_limit():
@@ -223,6 +305,6 @@ def test_no_message_exceeds_the_limit():
     for algorithm in algorithms("allreduce"):
         parameters = {"chunks": 2} if algorithm.pipelined else {}
         schedule = algorithm.schedule(4, **parameters)
-        for row in lower(schedule, shape(schedule, 1, 100), limits).rows.tolist():
+        for row in lower(schedule, shape(schedule, 1, [100]), limits).rows.tolist():
             if row[0] in (p.IRECV, p.ISEND, p.RECV, p.SEND, p.SENDRECV):
                 assert row[3] <= 32
