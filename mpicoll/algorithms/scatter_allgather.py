@@ -37,8 +37,8 @@ Cost: (ceil(log2 p) + p - 1) alpha + 2(p-1)/p M beta with the ring; with doublin
 power of two, 2 ceil(log2 p) alpha + 2(p-1)/p M beta, and (p-1)/p M gamma for the reduction. Long vectors: a
 binomial tree takes log2(p) M beta.
 
-Limits: what halving and doubling have: for other p than powers of two, some ranks do twice as much in some
-steps, and the op of a reduction must be commutative.
+Limits: what a rank has of the scatter comes to it once more. For other p than powers of two, some ranks do
+twice as much in some steps of halving and doubling; the op of a reduction must be commutative.
 
 Source: M. Barnett, L. Shuler, R. van de Geijn, S. Gupta, D. G. Payne and J. Watts, "Interprocessor collective
 communication library (InterCom)", SHPCC 1994; for the reduction R. Thakur, R. Rabenseifner and W. Gropp,

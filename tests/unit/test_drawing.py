@@ -11,18 +11,29 @@ from mpicoll.schedule.drawing import draw, table
 from mpicoll.schedule.proof import ProofError, prove
 
 SVG = "{http://www.w3.org/2000/svg}"
+# with how many ranks hold something complete at first, and at the end
 DRAWN = [
-    ("ring", 4, {}),
-    ("recursive_halving_doubling", 6, {}),
-    ("double_binary_tree", 8, {"chunks": 4}),
-    ("bruck_gather", 5, {}),
-    ("circulant", 7, {}),
-    ("two_level", 6, {"nodes": ((0, 2, 4), (1, 3, 5))}),
+    ("allreduce", "ring", 4, {}, 0, 4),
+    ("allreduce", "recursive_halving_doubling", 6, {}, 0, 6),
+    ("allreduce", "double_binary_tree", 8, {"chunks": 4}, 0, 8),
+    ("allreduce", "bruck_gather", 5, {}, 0, 5),
+    ("allreduce", "circulant", 7, {}, 0, 7),
+    ("allreduce", "two_level", 6, {"nodes": ((0, 2, 4), (1, 3, 5))}, 0, 6),
+    ("allgather", "bruck", 5, {}, 5, 5),
+    ("alltoall", "pairwise", 4, {}, 4, 4),
+    ("barrier", "dissemination", 6, {}, 0, 6),
+    ("bcast", "scatter_ring", 5, {"root": 2}, 1, 5),
+    ("exscan", "chain", 4, {"chunks": 3}, 0, 3),
+    ("gather", "binomial", 7, {"root": 3}, 1, 1),
+    ("reduce", "binary_tree", 6, {"chunks": 2}, 0, 1),
+    ("reduce_scatter", "recursive_halving", 7, {}, 0, 7),
+    ("scan", "recursive_doubling", 6, {}, 1, 6),
+    ("scatter", "linear", 4, {}, 1, 4),
 ]
 
 
-def drawn(name, size, parameters):
-    schedule = find("allreduce", name).schedule(size, **parameters)
+def drawn(name, size, parameters, collective="allreduce"):
+    schedule = find(collective, name).schedule(size, **parameters)
     return schedule, ET.fromstring(draw(schedule))
 
 
@@ -41,9 +52,9 @@ def messages(schedule, *kinds):
     ]
 
 
-@pytest.mark.parametrize(("name", "size", "parameters"), DRAWN)
-def test_one_arrow_for_each_message(name, size, parameters):
-    schedule, image = drawn(name, size, parameters)
+@pytest.mark.parametrize(("collective", "name", "size", "parameters"), [case[:4] for case in DRAWN])
+def test_one_arrow_for_each_message(collective, name, size, parameters):
+    schedule, image = drawn(name, size, parameters, collective)
     arrows = {kind: with_class(image, "path", kind) for kind in ("reduce", "replace")}
     # one more of each is in the legend
     assert len(arrows["reduce"]) == 1 + len(messages(schedule, "reduce"))
@@ -56,9 +67,11 @@ def test_one_arrow_for_each_message(name, size, parameters):
     assert [text.partition(":")[0] for text in told[2:]] == pairs
 
 
-@pytest.mark.parametrize(("name", "size", "parameters"), DRAWN)
-def test_every_rank_is_shown_after_every_step_and_ends_complete(name, size, parameters):
-    schedule, image = drawn(name, size, parameters)
+@pytest.mark.parametrize(("collective", "name", "size", "parameters", "first", "last"), DRAWN)
+def test_every_rank_is_shown_after_every_step_and_ends_complete(
+    collective, name, size, parameters, first, last
+):
+    schedule, image = drawn(name, size, parameters, collective)
     rows = {}  # the gauges of a step are at one height
     for group in image.iter(f"{SVG}g"):
         if group.get("transform"):
@@ -66,12 +79,12 @@ def test_every_rank_is_shown_after_every_step_and_ends_complete(name, size, para
             rows.setdefault(height, []).append(group)
     assert [len(row) for row in rows.values()] == [size] * (1 + prove(schedule).rounds)
     complete = [sum(bool(with_class(gauge, "path", "whole")) for gauge in row) for row in rows.values()]
-    assert (complete[0], complete[-1]) == (0, size)
+    assert (complete[0], complete[-1]) == (first, last)
 
 
-@pytest.mark.parametrize(("name", "size", "parameters"), DRAWN)
-def test_labels_keep_clear_of_each_other(name, size, parameters):
-    _, image = drawn(name, size, parameters)
+@pytest.mark.parametrize(("collective", "name", "size", "parameters"), [case[:4] for case in DRAWN])
+def test_labels_keep_clear_of_each_other(collective, name, size, parameters):
+    _, image = drawn(name, size, parameters, collective)
     boxes = [
         [float(e.get(key)) for key in ("x", "y", "width", "height")]
         for e in with_class(image, "rect", "plate")
@@ -81,9 +94,8 @@ def test_labels_keep_clear_of_each_other(name, size, parameters):
 
 
 @pytest.mark.parametrize("size", [1, 2, 16])
-@pytest.mark.parametrize("name", [found.name for found in algorithms("allreduce")])
-def test_every_algorithm_can_be_drawn(name, size):
-    found = find("allreduce", name)
+@pytest.mark.parametrize("found", algorithms(), ids=lambda found: f"{found.collective}-{found.name}")
+def test_every_algorithm_can_be_drawn(found, size):
     schedule = found.schedule(size, **{"chunks": 2} if found.pipelined else {})
     text = draw(schedule)
     assert text == draw(schedule)
@@ -100,9 +112,9 @@ def test_every_algorithm_can_be_drawn(name, size):
 def test_the_title_tells_the_cost():
     _, image = drawn("ring", 4, {})
     texts = [text.text for text in image.iter(f"{SVG}text")]
-    assert texts[0] == "ring, 4 ranks"
+    assert texts[0] == "ring allreduce, 4 ranks"
     assert texts[1] == "6 steps, 4 chunks; a rank sends at most 3/2 vectors, all together 6 vectors"
-    assert image.findtext(f"{SVG}title").startswith("ring, 4 ranks: 6 steps")
+    assert image.findtext(f"{SVG}title").startswith("ring allreduce, 4 ranks: 6 steps")
 
 
 def test_a_wrong_schedule_is_not_drawn():

@@ -1,16 +1,40 @@
 """The proof: what it accepts, what it refuses and how it says so, and that it states the truth."""
 
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
+from collective_results import compared
+from collective_results import given as given_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from schedule_interpreter import run
 
 import mpicoll.algorithms  # noqa: F401, registers them
-from mpicoll.schedule import Schedule, algorithm, algorithms, combine, copy, find, recv, reduce, scratch, send
-from mpicoll.schedule.proof import ProofError, check, depends_on_placement, placements, prove, verify
+from mpicoll.schedule import (
+    Schedule,
+    algorithm,
+    algorithms,
+    combine,
+    copy,
+    find,
+    mapped,
+    recv,
+    reduce,
+    scratch,
+    send,
+)
+from mpicoll.schedule.collectives import COLLECTIVES
+from mpicoll.schedule.proof import (
+    ProofError,
+    check,
+    depends_on_placement,
+    placements,
+    prove,
+    roots,
+    verify,
+)
 
 
 def made(*ranks, chunks=1, vectors=0):
@@ -299,9 +323,36 @@ def test_verify_tries_all_variants():
     assert [v.parameters for v in verify([3])] == [{"chunks": 1, "radix": 2}, {"chunks": 1, "radix": 3}]
 
 
+@pytest.mark.usefixtures("registry")
+def test_verify_tries_roots():
+    def rooted(rank, size, root=0):
+        yield from (
+            (send(peer, 0) for peer in range(size) if peer != root) if rank == root else [recv(root, 0)]
+        )
+
+    algorithm("bcast", chunks=1, steps="p-1", sent="p-1", source="nobody")(rooted)
+    assert [v.parameters["root"] for v in verify([3])] == [0, 1, 2]
+    assert [v.parameters["root"] for v in verify([20])] == roots(20) == [0, 1, 10, 19]
+    assert all(v.ok for v in verify([1, 2, 3, 20]))
+
+
+@pytest.mark.usefixtures("registry")
+def test_check_tells_of_chunks_in_transit():
+    def passed(rank, size):
+        yield from ([recv(1, [1, 2])], [recv(2, 2), send(0, [1, 2])], [send(1, 2)])[rank]
+
+    fields = {"chunks": 3, "steps": "2", "sent": "2/p", "source": "nobody"}
+    algorithm("gather", **fields)(passed)
+    with pytest.raises(ProofError, match="pass through ranks that neither begin nor end with them"):
+        check(find("gather", "passed"), 3)
+    algorithm("gather", transit=True, **fields)(passed)
+    assert check(find("gather", "passed"), 3).transit
+
+
 def test_verify_selects():
     assert {v.algorithm.name for v in verify([3], names=["ring", "star"])} == {"ring", "star"}
-    assert list(verify([3], collective="bcast")) == []
+    assert {v.algorithm.collective for v in verify([3], names=["ring"])} > {"allgather", "allreduce"}
+    assert {v.algorithm.collective for v in verify([3], collective="bcast")} == {"bcast"}
 
 
 @given(st.integers(1, 40), st.integers(0, 3))
@@ -324,25 +375,36 @@ def test_dependence_on_the_placement():
 
 @st.composite
 def drawn_schedules(draw):
-    """Draw an algorithm, a size, its parameters and a placement."""
-    found = draw(st.sampled_from(algorithms("allreduce")))
+    """Draw an algorithm, a size, a root, its parameters and a placement."""
+    collective = draw(st.sampled_from(list(COLLECTIVES)))
     size = draw(st.integers(1, 20))
+    found = draw(st.sampled_from([found for found in algorithms(collective) if found.serves(size)]))
     parameters = {name: draw(st.sampled_from(values)) for name, values in found.variants.items()}
+    if found.rooted:
+        parameters["root"] = draw(st.integers(0, size - 1))
     nodes = draw(st.sampled_from(list(placements(size).values())))
     return found.schedule(size, nodes=nodes, **parameters)
+
+
+def interpreted(schedule, data, op):
+    """Run a schedule by the other interpreter; give (rank, chunk, what is there, what must be)."""
+    return list(compared(schedule, run(schedule, given_values(schedule, data), op), data, op))
+
+
+def merged(a, b):
+    return "|".join(sorted({*a.split("|"), *b.split("|")}, key=int))
 
 
 @given(drawn_schedules())
 @settings(deadline=None)
 def test_the_expression_is_what_is_computed(schedule):
-    size, proof = schedule.size, prove(schedule)
-    inputs = [[str(rank)] * schedule.chunks for rank in range(size)]
-    texts = run(schedule, inputs, lambda a, b: f"({a}+{b})")
-    assert texts[0][0] == proof.expression
-    joined = run(schedule, inputs, lambda a, b: f"{a} {b}")
-    in_order = " ".join(map(str, range(size)))
-    results = {text for rank in joined for text in rank[: schedule.chunks]}
-    assert (results == {in_order}) == proof.rank_order
+    proof = prove(schedule)
+    data = [[str(rank)] * schedule.chunks for rank in range(schedule.size)]
+    idempotent = schedule.collective == "barrier"
+    texts = [text for *_, text, _ in interpreted(schedule, data, merged if idempotent else "({}+{})".format)]
+    assert texts[:1] == ([proof.expression] if proof.expression else [])
+    joined = interpreted(schedule, data, merged if idempotent else "{} {}".format)
+    assert all(text == due for *_, text, due in joined) == proof.rank_order
 
 
 @given(drawn_schedules(), st.integers(0, 2**32))
@@ -350,11 +412,54 @@ def test_the_expression_is_what_is_computed(schedule):
 def test_results_are_right_and_the_same_bits_on_all_ranks(schedule, seed):
     size, proof = schedule.size, prove(schedule)
     random = np.random.default_rng(seed)
-    inputs = random.uniform(-1, 1, (size, schedule.chunks, 8)) * 10.0 ** random.integers(-3, 4, (size, 1, 1))
+    data = random.uniform(-1, 1, (size, schedule.chunks, 8)) * 10.0 ** random.integers(-3, 4, (size, 1, 1))
     if proof.uniform:  # then equal elements give equal results wherever they are
-        inputs[:] = inputs[:, :1]
-    results = np.array([rank[: schedule.chunks] for rank in run(schedule, inputs, np.add)])
-    np.testing.assert_allclose(results[0], inputs.sum(axis=0), atol=1e-9)
-    assert (results == results[0]).all()
-    if proof.uniform:
-        assert (results == results[0, 0]).all()
+        data[:] = data[:, :1]
+    bits = {}
+    for _, chunk, value, due in interpreted(
+        schedule, data, np.maximum if schedule.collective == "barrier" else np.add
+    ):
+        np.testing.assert_allclose(value, due, atol=1e-9)
+        same = due.tobytes(), None if proof.uniform else chunk
+        assert bits.setdefault(same, value.tobytes()) == value.tobytes()
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize(("size", "length"), [(1, 1), (2, 1), (2, 3), (3, 2), (5, 1)])
+def test_what_is_promised_is_what_mpi_says(collective, size, length):
+    chunks = length * COLLECTIVES[collective].blocks(size)
+    for root in range(size):
+        schedule = Schedule(collective, "none", size, chunks, lambda rank: [], root=root)
+        data = [[{rank}] * chunks for rank in range(size)]
+        held = given_values(schedule, data)
+        due = {(rank, chunk): wanted for rank, chunk, _, wanted in compared(schedule, held, data, set.union)}
+        for place in (place for rank in range(size) for place in schedule.places(rank)):
+            before, after = (promise(place) for promise in COLLECTIVES[collective][:2])
+            at = place.rank, place.chunk
+            assert (None if before is None else {before}) == held[place.rank][place.chunk]
+            assert (None if after is None else {n for n in range(size) if after >> n & 1}) == due.get(at)
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_doing_nothing_is_enough_for_one_rank_only(collective):
+    for size in (1, 2):
+        schedule = Schedule(collective, "idle", size, 4, lambda rank: [])
+        if size == 1:
+            assert prove(schedule).rounds == 0
+        else:
+            with pytest.raises(ProofError, match="ends with contributions"):
+                prove(schedule)
+
+
+def test_blocks_of_several_chunks():
+    found = find("allgather", "ring").schedule(3)
+    wide = partial(mapped, chunks=[range(0, 2), range(2, 4), range(4, 6)])
+    proof = prove(Schedule("allgather", "wide", 3, 6, lambda rank: wide(found.generate(rank))))
+    assert (proof.rounds, proof.sent_max) == (2, Fraction(2, 3))
+    with pytest.raises(ProofError, match="narrow: 4 chunks, expected a multiple of 3"):
+        prove(Schedule("allgather", "narrow", 3, 4, found.generate))
+
+
+def test_what_is_sent_in_an_all_to_all_is_counted_in_one_rank_s_vectors():
+    proof = prove(find("alltoall", "direct").schedule(4))
+    assert (proof.sent_max, proof.sent_total) == (Fraction(3, 4), 3)

@@ -178,6 +178,37 @@ def test_parameters_are_checked_early():
         found.schedule(0)
 
 
+@pytest.mark.usefixtures("registry")
+def test_one_name_in_several_collectives():
+    for collective in ("scan", "allgather"):
+        algorithm(collective, name="short", chunks=1, steps="0", sent="0", source="nobody")(lambda r, p: ())
+    assert [(a.collective, a.name) for a in algorithms()] == [("scan", "short"), ("allgather", "short")]
+    assert find("allgather", "short").schedule(2).name == "short"
+
+
+def test_the_root_is_a_rank():
+    found = find("gather", "binomial")
+    assert (found.rooted, found.schedule(4).root, found.schedule(4, root=3).root) == (True, 0, 3)
+    for root in (-1, 4):
+        with pytest.raises(ValueError, match=f"gather: root {root}, expected 0 to 3"):
+            found.schedule(4, root=root)
+    with pytest.raises(ValueError, match="ring: got an unexpected keyword argument 'root'"):
+        find("allgather", "ring").schedule(4, root=1)
+    assert not find("allgather", "ring").rooted
+
+
+def test_places_name_rank_chunk_and_root():
+    schedule = Schedule("gather", "x", 2, 4, lambda rank: [], root=1)
+    places = list(schedule.places(0))
+    assert [(p.rank, p.chunk, p.owner, p.root) for p in places] == [
+        (0, 0, 0, 1),
+        (0, 1, 0, 1),
+        (0, 2, 1, 1),
+        (0, 3, 1, 1),
+    ]
+    assert [place.way for place in places] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
 def test_a_pipelined_algorithm_wants_chunks():
     with pytest.raises(ValueError, match="binary_tree: missing a required argument: 'chunks'"):
         find("allreduce", "binary_tree").schedule(4)
