@@ -173,6 +173,13 @@ def test_the_best_number_of_chunks(key, size, ratio):
         assert abs(best - ((size - 2) * ratio) ** 0.5) <= 1
 
 
+@pytest.mark.parametrize("size", [2, 3, 8, 33])
+def test_the_best_number_of_chunks_where_two_trees_have_half_each(size):
+    found = find("allreduce", "double_binary_tree")
+    times = [float(found.cost(size, chunks=c)[0]) * (1 + 1e4 / c) for c in range(1, 700)]
+    assert abs(found.best_chunks(size, 1e4) - (1 + times.index(min(times)))) <= 2
+
+
 def test_more_chunks_for_longer_vectors():
     for found in algorithms():
         if found.pipelined:
