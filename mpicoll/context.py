@@ -51,6 +51,7 @@ class Context:
         self.comm = MPI.Intracomm(comm).Dup()
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.nodes = topology.nodes(self.comm) if nodes is None else nodes
+        self.near = frozenset(next(node for node in self.nodes if self.rank in node))
         self.workspace = Workspace()
         self.plans: dict[tuple, Plan] = {}
         self.frames: dict[tuple, int] = {}  # what the fast path looks up

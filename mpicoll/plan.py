@@ -110,7 +110,16 @@ def bind(
     schedule = _schedule(algorithm, context, what.nbytes, parameters)
     if context.engine == "compiled" and what.kernel is not None:
         kernel = kernels.kernel(*what.kernel)
-        shape = Shape(context.rank, context.size, 0, schedule.chunks, (what.count,), what.itemsize, in_place)
+        shape = Shape(
+            rank=context.rank,
+            size=context.size,
+            root=0,
+            chunks=schedule.chunks,
+            counts=(what.count,),
+            itemsize=what.itemsize,
+            in_place=in_place,
+            near=context.near,
+        )
         program = lower(schedule, shape, context.limits)
         context.workspace.reserve(program.scratch)
         cell = context.workspace.cell

@@ -5,7 +5,6 @@ import sys
 
 import click
 
-from .. import algorithms as _register  # noqa: F401
 from .. import launch
 from ..bench import words
 from ..schedule import algorithms as registered

@@ -4,7 +4,6 @@ from typing import Any
 
 import click
 
-from .. import algorithms as _register  # noqa: F401
 from ..bench import words
 from ..schedule import find
 from ..schedule.drawing import draw

@@ -5,7 +5,6 @@ import sys
 
 import click
 
-from .. import algorithms as _register  # noqa: F401
 from ..schedule import Algorithm
 from ..schedule import algorithms as registered
 from .program import console

@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from .. import algorithms as _register  # noqa: F401
 from ..bench import words
 from ..schedule import algorithms as registered
 from ..schedule.proof import Verdict
@@ -34,9 +33,10 @@ def _names(text: str | None) -> list[str] | None:
     callback=parsed(words.parse_sizes),
     help="Numbers of ranks: numbers, ranges with both ends, and commas between.",
 )
+@click.option("--collective", help="Only this one.")
 @click.option("--algorithms", "names", callback=parsed(_names), metavar="NAME,...", help="Only these.")
 @click.option("--json", "file", type=click.File("w", lazy=False), help="Write one record for each case.")
-def command(ranks: list[int], names: list[str] | None, file: Any) -> int:
+def command(ranks: list[int], collective: str | None, names: list[str] | None, file: Any) -> int:
     """Prove the algorithms without running them.
 
     Each schedule is executed symbolically, with several values of its parameters and many placements on
@@ -46,12 +46,18 @@ def command(ranks: list[int], names: list[str] | None, file: Any) -> int:
     """
     if 0 in ranks:
         raise click.BadParameter("0 ranks given, expected at least 1", param_hint="--ranks")
+    known = dict.fromkeys(algorithm.collective for algorithm in registered())
+    if collective not in (None, *known):
+        message = f"{collective!r} is not one of {', '.join(known)}"
+        raise click.BadParameter(message, param_hint="--collective")
     out = console()
-    width = max(len(algorithm.name) for algorithm in registered())
-    columns = "{:%d}  {:12}  {:>9}  {:>6}  {:10}  {}" % width  # noqa: UP031
+    width = max(len(algorithm.name) for algorithm in registered(collective))
+    columns = "{:%d}  {:14}  {:>9}  {:>6}  {:10}  {}" % width  # noqa: UP031
     out.print(columns.format("algorithm", "collective", "ranks", "cases", "operands", "result"), style="bold")
     total = wrong = 0
-    for algorithm, group in groupby(prove_all(ranks, names=names), key=lambda verdict: verdict.algorithm):
+    for algorithm, group in groupby(
+        prove_all(ranks, collective, names), key=lambda verdict: verdict.algorithm
+    ):
         found = list(group)
         failed = [verdict for verdict in found if not verdict.ok]
         out.print(

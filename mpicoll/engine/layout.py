@@ -63,6 +63,8 @@ class Shape(NamedTuple):
         Bytes in an element.
     in_place : bool
         Whether what the rank contributes is in the receive buffer.
+    near : frozenset of int
+        The ranks of the same node.
     """
 
     rank: int
@@ -72,6 +74,7 @@ class Shape(NamedTuple):
     counts: tuple[int, ...]
     itemsize: int
     in_place: bool
+    near: frozenset[int] = frozenset()
 
     def own(self) -> range:
         """Give the chunks of this rank's block."""

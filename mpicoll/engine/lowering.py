@@ -13,6 +13,9 @@ Segments
     peers every receive is posted at once, as the proof's model demands: a window would make one
     peer wait for another.
 
+    Very long messages within a node go whole: the libraries then copy straight from process to process
+    (Intel MPI only then), nothing proceeds by itself meanwhile, and segments would not overlap anything.
+
 Waiting
     A receive is waited for when its data is combined. A send is waited for when its memory is about
     to be overwritten, and at the end: sooner than the schedule's "a step is over when all its moves
@@ -42,8 +45,9 @@ from .program import (
     Program,
 )
 
-SEGMENT = 1 << 18  # bytes; long messages are cut into segments no smaller than this
+SEGMENT = 1 << 19  # bytes; long messages are cut into segments no smaller than this
 SEGMENTS = 64  # and into no more of them than this, as far as MESSAGE allows
+WHOLE = 1 << 24  # bytes; within a node, messages from this size on are not cut (see above)
 MESSAGE = 1 << 30  # bytes; no message is larger, since MPI's counts are C ints
 WINDOW = 4  # segments of scratch used in turn
 ALIGNMENT = 64  # bytes
@@ -54,6 +58,7 @@ class Limits(NamedTuple):
 
     segment: int = SEGMENT
     segments: int = SEGMENTS
+    whole: int = WHOLE
     message: int = MESSAGE
 
 
@@ -110,7 +115,7 @@ def lower(schedule: Schedule, shape: Shape, limits: Limits = LIMITS) -> Program:
 class _Lowering:
     def __init__(self, schedule: Schedule, shape: Shape, limits: Limits) -> None:
         self.layout = LAYOUTS[schedule.collective](shape)
-        self.rank, self.itemsize, self.limits = shape.rank, shape.itemsize, limits
+        self.rank, self.itemsize, self.near, self.limits = shape.rank, shape.itemsize, shape.near, limits
         self.chunks, self.edges = schedule.chunks, self.layout.edges
         self.nbytes = self.edges[-1]
         self.at_home = [False] * schedule.chunks  # which values are no longer where they began
@@ -202,6 +207,8 @@ class _Lowering:
         for together in [spans] if len(spans) > 2 else [[span] for span in spans]:
             nbytes = sum(span.nbytes for span in together)
             size = max(self.limits.segment, -(-nbytes // self.limits.segments))
+            if move.peer in self.near and nbytes >= self.limits.whole:
+                size = nbytes
             size = max(min(size, self.limits.message) // self.itemsize, 1) * self.itemsize
             for begin in range(0, nbytes, size):
                 yield tuple(_cut(together, begin, min(begin + size, nbytes)))
@@ -233,20 +240,20 @@ class _Lowering:
             touched |= chunks
             for spans in self._messages(move):
                 parts.append((move, spans, self._direct(move, spans, leaving) if fresh else None))
-        one_peer = len({move.peer for move in moves}) == 1
+        in_turn = len({move.peer for move in moves}) == 1 and len(parts) > WINDOW
         stride = _aligned(max((sum(span.nbytes for span in spans) for _, spans, _ in parts), default=0))
         start = _aligned(self.arriving + used)
         used = 0
         pieces = []
         for i, (move, spans, direct) in enumerate(parts):
             piece = Piece(
-                move, spans, direct or Place(SCRATCH, start + (i % WINDOW * stride if one_peer else used))
+                move, spans, direct or Place(SCRATCH, start + (i % WINDOW * stride if in_turn else used))
             )
             if not direct:
                 used += piece.nbytes
                 self.scratch = max(self.scratch, piece.landing.offset + piece.nbytes)
             pieces.append(piece)
-        return pieces, WINDOW if one_peer else len(parts)
+        return pieces, WINDOW if in_turn else len(parts)
 
     def _direct(self, move: Move, spans: tuple[Span, ...], leaving: list[tuple[Place, int]]) -> Place | None:
         """Where spans may be received so that they need not be moved; None if something is in the way."""
@@ -269,8 +276,9 @@ class _Lowering:
                 if piece.move.kind == "recv":
                     self._copy(home, arrived, nbytes)
                 else:
-                    operands = (arrived, own) if piece.move.peer < self.rank else (own, arrived)
-                    self._combine(home, *operands, nbytes)
+                    lower_first = piece.move.peer < self.rank
+                    left, right = (arrived, own) if lower_first else (own, arrived)
+                    self._combine(home, left, right, nbytes)
 
     # -- where values are --------------------------------------------------------------------
 

@@ -236,8 +236,9 @@ def algorithm(
 
 
 def algorithms(collective: str | None = None) -> list[Algorithm]:
-    """All registered algorithms, or those of one collective, in order of registration."""
-    return [a for a in _registered().values() if collective in (None, a.collective)]
+    """All registered algorithms, one collective after the other, or those of one of them."""
+    found = [a for a in _registered().values() if collective in (None, a.collective)]
+    return sorted(found, key=lambda a: a.collective)
 
 
 def find(collective: str, name: str) -> Algorithm:

@@ -9,6 +9,7 @@ from mpicoll import __version__, launch
 from mpicoll.cli import program
 from mpicoll.cli.bench import NAMES
 from mpicoll.schedule import algorithms, proof
+from mpicoll.schedule.collectives import COLLECTIVES
 
 
 @pytest.fixture(autouse=True)
@@ -149,8 +150,11 @@ def test_other_ranks_write_nothing(run, monkeypatch, tmp_path):
 
 
 def test_list(run):
-    lines = run("list").stdout.splitlines()
+    assert [line for line in run("list").stdout.splitlines() if not line.startswith(" ")] == sorted(
+        COLLECTIVES
+    )
     for algorithm in algorithms():
+        lines = run("list", algorithm.collective).stdout.splitlines()
         at = next(i for i, line in enumerate(lines) if line.split()[:1] == [algorithm.name])
         assert ("op that commutes" in lines[at]) == algorithm.commutative
         assert lines[at + 1].strip() == algorithm.summary
@@ -166,7 +170,10 @@ def test_list_shows_the_page_of_an_algorithm(run):
 
 def test_verify(run, tmp_path):
     path = tmp_path / "proofs.jsonl"
-    result = run("verify", "--ranks", "1:4,7", "--algorithms", "ring,recursive_doubling", "--json", str(path))
+    result = run(
+        *("verify", "--ranks", "1:4,7", "--collective", "allreduce"),
+        *("--algorithms", "ring,recursive_doubling", "--json", str(path)),
+    )
     assert result.exit_code == 0
     lines = [line.split() for line in result.stdout.splitlines()]
     assert [line[-1] for line in lines] == ["result", "proved", "proved", "wrong"]

@@ -25,6 +25,7 @@ LIMITS = [
     Limits(),
     Limits(segment=24, segments=3, message=1 << 30),
     Limits(segment=8, segments=99, message=16),
+    Limits(segment=16, segments=2, whole=60),
 ]
 
 
@@ -160,7 +161,9 @@ def lowered_scratch(schedule, nbytes):
 
 
 def shape(schedule, rank, counts, in_place=False):
-    return Shape(rank, schedule.size, schedule.root, schedule.chunks, tuple(counts), ITEM.itemsize, in_place)
+    near = frozenset(range(schedule.size))
+    own = (rank, schedule.size, schedule.root, schedule.chunks)
+    return Shape(*own, tuple(counts), ITEM.itemsize, in_place, near)
 
 
 def memory_of(collective, rank, root, data, counts, op, in_place):
