@@ -77,6 +77,12 @@ def parse(spec: Any, name: str) -> Buffer:
     return Buffer(address + displacement * itemsize, count, dtype, datatype, itemsize, readonly)
 
 
+def on_device(spec: Any) -> bool:
+    """Whether a spec is of memory on a GPU."""
+    thing = spec[0] if isinstance(spec, list | tuple) and spec else spec
+    return hasattr(thing, "__cuda_array_interface__")
+
+
 def _parts(spec: Any, name: str) -> tuple[Any, int | None, int, MPI.Datatype | None]:
     """Split a spec into array, count, displacement and datatype."""
     if not isinstance(spec, list | tuple):
@@ -100,7 +106,9 @@ def _parts(spec: Any, name: str) -> tuple[Any, int | None, int, MPI.Datatype | N
 
 def _memory(thing: Any, name: str) -> tuple[int, int, bool, np.dtype]:
     """Address, length in bytes, whether it is read-only, and element type of an array."""
-    array = thing if isinstance(thing, np.ndarray) else _array(thing, name)
+    array, readonly = (
+        (thing, not thing.flags.writeable) if isinstance(thing, np.ndarray) else _view(thing, name)
+    )
     if not (array.flags.c_contiguous or array.flags.f_contiguous):
         raise ValueError(f"{name} is not contiguous: strides {array.strides} for shape {array.shape}")
     if not array.dtype.isnative:
@@ -108,18 +116,20 @@ def _memory(thing: Any, name: str) -> tuple[int, int, bool, np.dtype]:
     if array.dtype.hasobject:
         raise TypeError(f"{name}: dtype object given, expected plain data")
     address = array.__array_interface__["data"][0]
-    return address, array.nbytes, not array.flags.writeable, array.dtype
+    return address, array.nbytes, readonly, array.dtype
 
 
-def _array(thing: Any, name: str) -> np.ndarray:
-    """View a bytes-like or DLPack object as an array, without a copy."""
+def _view(thing: Any, name: str) -> tuple[np.ndarray, bool]:
+    """View a bytes-like or DLPack object as an array, without a copy; and whether it is read-only."""
     try:
-        return np.asarray(memoryview(thing))
+        memory = memoryview(thing)
+        return np.asarray(memory), memory.readonly
     except TypeError:
         pass
     if not hasattr(thing, "__dlpack__"):
         raise TypeError(f"{name}: {type(thing).__name__} given, expected an array or a spec")
-    return np.from_dlpack(thing)
+    # NumPy takes every DLPack object for read-only unless it says otherwise, mpi4py does not
+    return np.from_dlpack(thing), MPI.buffer(thing).readonly
 
 
 def _described(datatype: MPI.Datatype, name: str) -> tuple[np.dtype | None, int]:

@@ -5,7 +5,7 @@ from typing import Any
 from mpi4py import MPI
 
 from . import selection, topology
-from .buffers import Buffer, parse
+from .buffers import Buffer, on_device, parse
 from .context import Context
 from .engine import compiled
 from .engine.interpreter import DECLINED, OBJECT, OBJECTS
@@ -144,22 +144,42 @@ class Communicator(MPI.Intracomm):
         Persistent or MPI.Prequest
             To ``Start`` and ``Wait`` for; mpi4py's own where the native collective serves.
         """
-        send, recv = self._buffers(sendbuf, recvbuf)
-        plan = self._plan(send, recv, op, algorithm, parameters)
+        plan, addresses, sendbuf = self._prepared(sendbuf, recvbuf, op, algorithm, parameters)
         if plan is None:
             return super().Allreduce_init(sendbuf, recvbuf, op, info)
-        return Persistent(self._connected(), plan, send or recv, recv, (sendbuf, recvbuf))
+        return Persistent(self._connected(), plan, addresses, (sendbuf, recvbuf))
 
     def _allreduce(
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op, algorithm: str, parameters: dict[str, Any]
     ) -> None:
-        send, recv = self._buffers(sendbuf, recvbuf)
-        plan = self._plan(send, recv, op, algorithm, parameters)
+        plan, addresses, sendbuf = self._prepared(sendbuf, recvbuf, op, algorithm, parameters)
         self._connected().finish()
         if plan is None:
-            super().Allreduce(_IN_PLACE if send is None else sendbuf, recvbuf, op)
+            super().Allreduce(sendbuf, recvbuf, op)
         else:
-            plan.execute((send or recv).address, recv.address)
+            plan.execute(*addresses)
+
+    def _prepared(
+        self, sendbuf: Any, recvbuf: Any, op: MPI.Op, algorithm: str, parameters: dict[str, Any]
+    ) -> tuple[Plan | None, tuple[int, int], Any]:
+        """Check a call.
+
+        Returns
+        -------
+        plan : Plan or None
+            None where the native collective serves.
+        addresses : tuple of int
+            Of both buffers, for the plan.
+        sendbuf : Any
+            For the native collective: IN_PLACE where both buffers are the same memory.
+        """
+        if on_device(sendbuf) or on_device(recvbuf):
+            if algorithm not in (selection.AUTO, selection.NATIVE):
+                raise TypeError(f"allreduce: device memory given, {algorithm} takes host memory")
+            return None, (0, 0), sendbuf
+        send, recv = self._buffers(sendbuf, recvbuf)
+        plan = self._plan(send, recv, op, algorithm, parameters)
+        return plan, ((send or recv).address, recv.address), _IN_PLACE if send is None else sendbuf
 
     def _buffers(self, sendbuf: Any, recvbuf: Any) -> tuple[Buffer | None, Buffer]:
         """Read and check both buffers; None for a vector that is in the receive buffer."""
@@ -195,14 +215,15 @@ class Communicator(MPI.Intracomm):
         context = self._connected()
         in_place = send is None
         key = (recv.dtype, recv.count, op.handle, algorithm, in_place)
-        if op.is_predefined and not parameters and key in context.plans:
+        kept = op.is_predefined and not parameters and recv.dtype is not None
+        if kept and key in context.plans:
             return context.plans[key]
         call = selection.Call("allreduce", what.nbytes, context.size, len(context.nodes), what.commutative)
         choice = selection.choose(call, algorithm)
         if choice.algorithm == selection.NATIVE or (algorithm == selection.AUTO and what.kernel is None):
             return None
         plan = bind(context, what, choice, parameters, in_place)
-        if op.is_predefined and not parameters:
+        if kept:
             context.keep(key, plan)
         return plan
 
@@ -211,7 +232,10 @@ class Communicator(MPI.Intracomm):
         if self == MPI.COMM_NULL:
             raise MPI.Exception(MPI.ERR_COMM)
         if self._context is None:
-            self._run = compiled.run()
             self._context = Context.of(self, self._nodes, self._engine, self._limits)
             self._frames = self._context.frames
+            if self._context.engine == "compiled":
+                self._run = compiled.run()
+        if self._context.closed:  # freed through another object
+            raise MPI.Exception(MPI.ERR_COMM)
         return self._context

@@ -1,5 +1,6 @@
 """What all plans of one communicator share."""
 
+import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,12 @@ class Context:
     """
 
     def __init__(self, comm: MPI.Intracomm, nodes: Nodes | None, engine: str, limits: Limits) -> None:
+        if engine == "compiled" and not compiled.available():
+            warnings.warn(
+                "MPI's C functions cannot be found through mpi4py's module: the slow reference engine runs",
+                stacklevel=5,
+            )
+            engine = "reference"
         self.engine, self.limits = engine, limits
         self.comm = MPI.Intracomm(comm).Dup()
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
@@ -88,11 +95,17 @@ class Context:
         while self.started and (last is None or last in self.started):
             self.started.popleft().run()
 
+    @property
+    def closed(self) -> bool:
+        """Whether the communicator was freed."""
+        return self.comm == MPI.COMM_NULL
+
     def close(self) -> None:
         """Free the private duplicate."""
+        self.started.clear()
         self.plans.clear()
         self.frames.clear()
-        if self.comm != MPI.COMM_NULL:
+        if not self.closed:
             self.comm.Free()
 
 

@@ -9,7 +9,6 @@ import numpy as np
 from mpi4py import MPI
 
 from . import kernels, selection
-from .buffers import Buffer
 from .context import Context
 from .engine import compiled, reference
 from .engine.layout import Shape
@@ -172,11 +171,11 @@ class Persistent:
     :meth:`Test`), in the order in which the collectives of the communicator were started.
     """
 
-    def __init__(self, context: Context, plan: Plan, sendbuf: Buffer, recvbuf: Buffer, keep: tuple) -> None:
+    def __init__(self, context: Context, plan: Plan, addresses: tuple[int, int], keep: tuple) -> None:
         self.plan = plan
         self._context = context
-        self._addresses = sendbuf.address, recvbuf.address
-        self._keep = keep  # the objects whose memory it uses
+        self._addresses = addresses
+        self._keep: tuple | None = keep  # the objects whose memory it uses
         self._active = False
 
     def Start(self) -> None:  # noqa: N802
@@ -185,8 +184,14 @@ class Persistent:
         Raises
         ------
         RuntimeError
-            If it was started and not waited for.
+            If it was started and not waited for, or freed.
+        MPI.Exception
+            If the communicator was freed.
         """
+        if self._context.closed:
+            raise MPI.Exception(MPI.ERR_COMM)
+        if self._keep is None:
+            raise RuntimeError("Start: the plan was freed")
         if self._active:
             raise RuntimeError("Start: the plan is active, expected one that was waited for")
         self._active = True
@@ -200,6 +205,11 @@ class Persistent:
         """Complete the collective, and say so."""
         self.Wait()
         return True
+
+    def Free(self) -> None:  # noqa: N802
+        """Complete the collective if it was started, and let go of the buffers."""
+        self.Wait()
+        self._keep = None
 
     def run(self) -> None:
         """Run it; for the context, when its turn comes."""

@@ -53,6 +53,15 @@ class Compiled:
 
 
 @functools.cache
+def available() -> bool:
+    """Whether MPI's C functions can be found."""
+    try:
+        return all(libmpi.address(function) for function in libmpi.FUNCTIONS)
+    except (AttributeError, OSError):
+        return False
+
+
+@functools.cache
 def run() -> Callable[[int, int, int, int], int]:
     """Give the compiled :func:`mpicoll.engine.interpreter.run`."""
     return entry(interpreter.run, "int64(int64, int64, int64, int64)")

@@ -44,11 +44,9 @@ def execute(
     for step in schedule.steps(rank):
         requests: list[MPI.Request] = []
         arriving: list[tuple[Move, int, np.ndarray]] = []
-        leaving = []
         for move in step:
             if move.kind == "send":
                 for slot in slots(move.chunks):
-                    leaving.append(value[slot])
                     requests.append(comm.Isend([value[slot], MPI.BYTE], move.peer))
             elif move.kind in ("recv", "reduce"):
                 for slot in slots(move.chunks):

@@ -14,8 +14,6 @@ import ctypes
 
 from mpi4py import MPI
 
-_LIBRARY = ctypes.CDLL(MPI.__file__)
-
 HANDLE_BYTES: int = MPI._sizeof(MPI.Request)
 STATUS_BYTES: int = max(64, MPI._sizeof(MPI.Status))
 
@@ -27,10 +25,10 @@ def address(symbol: str) -> int:
 
     Raises
     ------
-    AttributeError
-        If the library has no such function.
+    AttributeError, OSError
+        If it cannot be found.
     """
-    value = ctypes.cast(getattr(_LIBRARY, symbol), ctypes.c_void_p).value
+    value = ctypes.cast(getattr(ctypes.CDLL(MPI.__file__), symbol), ctypes.c_void_p).value
     assert value is not None
     return value
 

@@ -11,6 +11,7 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll import kernels
 from mpicoll.context import PLANS, Context
+from mpicoll.engine import compiled
 from mpicoll.engine.lowering import Limits
 from mpicoll.schedule import algorithms, find
 
@@ -425,6 +426,73 @@ def test_persistent_keeps_its_buffers_alive():
     plan.Start()
     plan.Wait()
     assert (y == 2 * SIZE).all()
+
+
+def test_a_freed_plan_does_not_start():
+    plan = ENGINES["compiled"].Allreduce_init(np.ones(2), out := np.zeros(2))
+    plan.Start()
+    plan.Free()  # completes it first
+    assert (out == SIZE).all()
+    with pytest.raises(RuntimeError, match="freed"):
+        plan.Start()
+
+
+def test_nothing_runs_on_a_communicator_that_was_freed_through_another_object():
+    raw = WORLD.Dup()
+    comm, other = mpicoll.Communicator(raw), mpicoll.Communicator(raw)
+    x, y = np.ones(4), np.empty(4)
+    for each in (comm, other):
+        each.Allreduce(x, y)
+    plan = comm.Allreduce_init(x, y)
+    comm.Free()
+    for call in (lambda: comm.Allreduce(x, y), lambda: other.Allreduce(x, y), plan.Start):
+        with pytest.raises(MPI.Exception) as raised:
+            call()
+        assert raised.value.Get_error_class() == MPI.ERR_COMM
+
+
+class Exporter:
+    """An array that is seen through one protocol only."""
+
+    def __init__(self, array, protocol):
+        if protocol == "dlpack":
+            self.__dlpack__, self.__dlpack_device__ = array.__dlpack__, array.__dlpack_device__
+        else:
+            self.__cuda_array_interface__ = array.__array_interface__ | {"stream": None}
+
+
+def test_dlpack():
+    out = np.zeros(6)
+    for name in ("auto", "ring"):
+        ENGINES["compiled"].Allreduce(Exporter(np.ones(6), "dlpack"), Exporter(out, "dlpack"), algorithm=name)
+        assert (out == SIZE).all()
+
+
+def test_device_memory_is_left_to_the_library():
+    array = Exporter(np.ones(3), "cuda")
+    with pytest.raises(TypeError, match="device memory given, ring takes host memory"):
+        ENGINES["compiled"].Allreduce(array, np.ones(3), algorithm="ring")
+
+
+def test_without_mpis_symbols_the_reference_engine_runs(monkeypatch):
+    monkeypatch.setattr(compiled, "available", lambda: False)
+    comm = mpicoll.Communicator(WORLD.Dup())
+    with pytest.warns(UserWarning, match="slow reference engine"):
+        comm.Allreduce(np.ones(5), out := np.empty(5), algorithm="ring")
+    assert comm._context.engine == "reference"
+    assert (out == SIZE).all()
+    comm.Free()
+
+
+def test_types_that_numpy_has_no_equal_of_do_not_share_plans():
+    comm = ENGINES["compiled"]
+    for datatype, op in ((MPI.BYTE, MPI.BOR), (MPI.LOGICAL, MPI.LOR)):
+        for name in ("auto", "ring"):
+            x = np.full(8, RANK == 0, np.int32)
+            out = np.zeros(8, np.int32)
+            count = 32 // datatype.Get_size()
+            comm.Allreduce([x, count, datatype], [out, count, datatype], op, algorithm=name)
+            assert out.all()
 
 
 def test_environment_chooses(monkeypatch):
