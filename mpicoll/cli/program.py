@@ -26,7 +26,7 @@ class Program(click.Group):
     def main(self, *args: Any, **extra: Any) -> NoReturn:
         """Run, and exit with the status that the command returns.
 
-        A wrong command line exits with 2 and any other exception ends all ranks with 1.
+        A wrong command line exits with 2 on rank 0, and any other exception ends all ranks with 1.
         """
         extra["standalone_mode"] = False
         try:
@@ -36,12 +36,13 @@ class Program(click.Group):
                     stack.enter_context(contextlib.redirect_stdout(nowhere))
                 status = super().main(*args, **extra)
         except click.ClickException as error:
+            status = 0  # a launcher that sees a rank fail may end rank 0 before it has spoken
             if is_first():
+                status = error.exit_code
                 where = (
                     error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "mpicoll"
                 )
                 click.echo(f"{where}: {' '.join(error.format_message().split())}", err=True)
-            status = error.exit_code
         except (click.Abort, KeyboardInterrupt):
             status = 130
         except BrokenPipeError:  # of `mpicoll list | head`; what is left to print goes nowhere
