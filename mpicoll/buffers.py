@@ -25,6 +25,10 @@ class Buffer:
     itemsize : int
         Bytes from one element to the next.
     readonly : bool
+    packed : bool
+        Whether the elements have no holes and begin at their address.
+    owner : Any
+        Keeps the memory alive and where it is.
     """
 
     address: int
@@ -33,11 +37,20 @@ class Buffer:
     datatype: MPI.Datatype | None
     itemsize: int
     readonly: bool
+    packed: bool = True
+    owner: Any = None
 
     @property
     def nbytes(self) -> int:
         """Size of the whole in bytes."""
         return self.count * self.itemsize
+
+    @property
+    def kind(self) -> str:
+        """What the elements are, for comparison and for messages."""
+        if self.dtype is not None or self.datatype is None:
+            return str(self.dtype)
+        return self.datatype.Get_name() or f"derived {self.itemsize}-byte"
 
 
 def parse(spec: Any, name: str) -> Buffer:
@@ -60,8 +73,12 @@ def parse(spec: Any, name: str) -> Buffer:
         If it is not a spec.
     """
     thing, count, displacement, datatype = _parts(spec, name)
-    address, nbytes, readonly, own = _memory(thing, name)
-    dtype, itemsize = (own, own.itemsize) if datatype is None else _described(datatype, name)
+    if thing is None and count == 0:
+        thing = np.empty(0, np.uint8)
+    array, readonly = _array(thing, name)
+    nbytes = array.nbytes
+    own = (array.dtype, array.itemsize, True)
+    dtype, itemsize, packed = own if datatype is None else _described(datatype, name)
     if displacement < 0 or (count is not None and count < 0):
         raise ValueError(f"{name}: count {count} and displacement {displacement} given, expected 0 or more")
     available, rest = divmod(nbytes - displacement * itemsize, itemsize) if itemsize else (0, 0)
@@ -72,9 +89,10 @@ def parse(spec: Any, name: str) -> Buffer:
                 f"expected a multiple of the {itemsize} bytes of an item"
             )
         count = available
-    elif count > available:
+    elif count > available and packed:
         raise ValueError(f"{name} has {max(available, 0)} items, expected {count}")
-    return Buffer(address + displacement * itemsize, count, dtype, datatype, itemsize, readonly)
+    address = array.__array_interface__["data"][0] + displacement * itemsize
+    return Buffer(address, count, dtype, datatype, itemsize, readonly, packed, array)
 
 
 def on_device(spec: Any) -> bool:
@@ -104,8 +122,8 @@ def _parts(spec: Any, name: str) -> tuple[Any, int | None, int, MPI.Datatype | N
     )
 
 
-def _memory(thing: Any, name: str) -> tuple[int, int, bool, np.dtype]:
-    """Address, length in bytes, whether it is read-only, and element type of an array."""
+def _array(thing: Any, name: str) -> tuple[np.ndarray, bool]:
+    """View contiguous memory as an array, without a copy; and whether it is read-only."""
     array, readonly = (
         (thing, not thing.flags.writeable) if isinstance(thing, np.ndarray) else _view(thing, name)
     )
@@ -115,8 +133,7 @@ def _memory(thing: Any, name: str) -> tuple[int, int, bool, np.dtype]:
         raise ValueError(f"{name}: dtype {array.dtype.str} given, expected native byte order")
     if array.dtype.hasobject:
         raise TypeError(f"{name}: dtype object given, expected plain data")
-    address = array.__array_interface__["data"][0]
-    return address, array.nbytes, readonly, array.dtype
+    return array, readonly
 
 
 def _view(thing: Any, name: str) -> tuple[np.ndarray, bool]:
@@ -132,17 +149,19 @@ def _view(thing: Any, name: str) -> tuple[np.ndarray, bool]:
     return np.from_dlpack(thing), MPI.buffer(thing).readonly
 
 
-def _described(datatype: MPI.Datatype, name: str) -> tuple[np.dtype | None, int]:
-    """NumPy's equal of an MPI datatype, and the bytes from one element to the next."""
+def _described(datatype: MPI.Datatype, name: str) -> tuple[np.dtype | None, int, bool]:
+    """NumPy's equal of an MPI datatype, the bytes from one element to the next, and whether it is packed."""
     if datatype == MPI.DATATYPE_NULL:
         raise ValueError(f"{name}: MPI.DATATYPE_NULL given, expected a datatype")
-    lower, extent = datatype.Get_extent()
-    if lower or not datatype.is_predefined or datatype in _WITHOUT_EQUAL:
-        return None, extent
+    _, extent = datatype.Get_extent()
+    if not datatype.is_predefined:
+        return None, extent, datatype.Get_true_extent() == (0, extent) and datatype.Get_size() == extent
+    if datatype in _WITHOUT_EQUAL:
+        return None, extent, True
     try:
-        return to_numpy_dtype(datatype), extent
+        return to_numpy_dtype(datatype), extent, True
     except (NotImplementedError, ValueError, TypeError):
-        return None, extent
+        return None, extent, True
 
 
 # NumPy has types of their sizes, but MPI defines other operations on them.

@@ -1,5 +1,7 @@
 """The face of the package: a communicator whose collectives run schedules."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from mpi4py import MPI
@@ -10,7 +12,7 @@ from .context import Context
 from .engine import compiled
 from .engine.interpreter import DECLINED, OBJECT, OBJECTS
 from .engine.lowering import LIMITS, Limits
-from .plan import Persistent, Plan, Reduction, bind
+from .plan import Persistent, Plan, Reduction, bind, check
 from .schedule.registry import Nodes
 
 _IN_PLACE = MPI.IN_PLACE
@@ -45,7 +47,7 @@ class Communicator(MPI.Intracomm):
     """
 
     _context: Context | None = None
-    _frames: dict[tuple, int] = {}  # noqa: RUF012  (each instance gets its context's)
+    _frames: Mapping[tuple, int] = MappingProxyType({})  # until there is a context
     _nodes: Nodes | None = None
     _engine = "compiled"
     _limits = LIMITS
@@ -106,9 +108,14 @@ class Communicator(MPI.Intracomm):
 
         Notes
         -----
-        All of these are raised on the calling rank before anything is sent. The plan is kept for the
-        next call of its kind. Beside the vectors a rank holds at most one vector of scratch, and
-        for long vectors a few segments; algorithms that gather all ranks' vectors refuse long ones.
+        All of these are raised on the calling rank before anything is sent; only a placement that does
+        not suit two_level shows after the first collective has made the private duplicate. Which op is
+        defined for which type is as the MPI standard says. The plan is kept for the next call of its
+        kind.
+
+        Beside the vectors a rank holds at most one vector of scratch, and for long vectors a few
+        segments. Exceptions are the binary trees with a single chunk, which may hold two, and algorithms
+        that gather all ranks' vectors, which refuse long ones.
         """
         if not parameters:
             in_place = sendbuf is _IN_PLACE
@@ -137,49 +144,68 @@ class Communicator(MPI.Intracomm):
     ) -> "Persistent | MPI.Prequest":
         """Make an all-reduce that runs again and again on the same buffers.
 
-        Parameters are those of :meth:`Allreduce`; `info` is for the native collective.
+        Parameters are those of :meth:`Allreduce`; `info` is for the native collective. The result does
+        not go on by itself between ``Start`` and ``Wait``: what was started runs, in order, when one waits
+        for it or calls the next collective of the communicator. So all ranks must come to that.
 
         Returns
         -------
         Persistent or MPI.Prequest
             To ``Start`` and ``Wait`` for; mpi4py's own where the native collective serves.
         """
-        plan, addresses, sendbuf = self._prepared(sendbuf, recvbuf, op, algorithm, parameters)
+        plan, buffers, sendbuf = self._prepared(sendbuf, recvbuf, op, algorithm, parameters)
         if plan is None:
             return super().Allreduce_init(sendbuf, recvbuf, op, info)
-        return Persistent(self._connected(), plan, addresses, (sendbuf, recvbuf))
+        return Persistent(self._connected(), plan, *buffers)
+
+    def Dup(self, info: MPI.Info | None = None) -> "Communicator":  # noqa: N802
+        """Duplicate the communicator, and its options."""
+        return self._inherited(super().Dup(info))
+
+    def Clone(self) -> "Communicator":  # noqa: N802
+        """Clone the communicator, and its options."""
+        return self._inherited(super().Clone())
+
+    def _inherited(self, made: "Communicator") -> "Communicator":
+        made._nodes, made._engine, made._limits = self._nodes, self._engine, self._limits
+        return made
 
     def _allreduce(
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op, algorithm: str, parameters: dict[str, Any]
     ) -> None:
-        plan, addresses, sendbuf = self._prepared(sendbuf, recvbuf, op, algorithm, parameters)
-        self._connected().finish()
+        plan, buffers, sendbuf = self._prepared(sendbuf, recvbuf, op, algorithm, parameters)
+        if self._context is not None:
+            self._context.finish()
         if plan is None:
             super().Allreduce(sendbuf, recvbuf, op)
         else:
-            plan.execute(*addresses)
+            plan.execute(*(buffer.address for buffer in buffers))
 
     def _prepared(
         self, sendbuf: Any, recvbuf: Any, op: MPI.Op, algorithm: str, parameters: dict[str, Any]
-    ) -> tuple[Plan | None, tuple[int, int], Any]:
+    ) -> tuple[Plan | None, tuple[Buffer, ...], Any]:
         """Check a call.
 
         Returns
         -------
         plan : Plan or None
             None where the native collective serves.
-        addresses : tuple of int
-            Of both buffers, for the plan.
+        buffers : tuple of Buffer
+            Both, for the plan.
         sendbuf : Any
             For the native collective: IN_PLACE where both buffers are the same memory.
         """
+        if not isinstance(algorithm, str):
+            raise TypeError(f"allreduce: algorithm {algorithm!r} given, expected a name")
+        if not isinstance(op, MPI.Op):
+            raise TypeError(f"allreduce: op {op!r} given, expected an MPI.Op")
         if on_device(sendbuf) or on_device(recvbuf):
             if algorithm not in (selection.AUTO, selection.NATIVE):
                 raise TypeError(f"allreduce: device memory given, {algorithm} takes host memory")
-            return None, (0, 0), sendbuf
+            return None, (), sendbuf
         send, recv = self._buffers(sendbuf, recvbuf)
-        plan = self._plan(send, recv, op, algorithm, parameters)
-        return plan, ((send or recv).address, recv.address), _IN_PLACE if send is None else sendbuf
+        plan = self._plan(recv, op, algorithm, parameters, in_place=send is None)
+        return plan, (send or recv, recv), _IN_PLACE if send is None else sendbuf
 
     def _buffers(self, sendbuf: Any, recvbuf: Any) -> tuple[Buffer | None, Buffer]:
         """Read and check both buffers; None for a vector that is in the receive buffer."""
@@ -191,8 +217,8 @@ class Communicator(MPI.Intracomm):
         send = parse(sendbuf, "allreduce: sendbuf")
         if send.count != recv.count:
             raise ValueError(f"allreduce: recvbuf has {recv.count} items, expected {send.count}")
-        if (send.dtype, send.itemsize) != (recv.dtype, recv.itemsize):
-            raise ValueError(f"allreduce: recvbuf has {recv.dtype} items, expected {send.dtype}")
+        if send.kind != recv.kind:
+            raise ValueError(f"allreduce: recvbuf has {recv.kind} items, expected {send.kind}")
         if send.address == recv.address:
             return None, recv
         if send.address < recv.address + recv.nbytes and recv.address < send.address + send.nbytes:
@@ -200,28 +226,26 @@ class Communicator(MPI.Intracomm):
         return send, recv
 
     def _plan(
-        self,
-        send: Buffer | None,
-        recv: Buffer,
-        op: MPI.Op,
-        algorithm: str,
-        parameters: dict[str, Any],
+        self, recv: Buffer, op: MPI.Op, algorithm: str, parameters: dict[str, Any], in_place: bool
     ) -> Plan | None:
         """Find or make the plan for a call; None for the native collective."""
-        if not isinstance(op, MPI.Op):
-            raise TypeError(f"allreduce: op {op!r} given, expected an MPI.Op")
+        context = self._context
+        if self == MPI.COMM_NULL or (context is not None and context.closed):  # by another object of it
+            raise MPI.Exception(MPI.ERR_COMM)
+        key = (recv.dtype, recv.count, op.handle, algorithm, in_place, tuple(sorted(parameters.items())))
+        kept = op.is_predefined and recv.dtype is not None
+        if kept and context is not None and key in context.plans:
+            return context.plans[key]
         what = Reduction(recv.count, recv.dtype, recv.datatype, recv.itemsize, op)
         what.check_defined()
-        context = self._connected()
-        in_place = send is None
-        key = (recv.dtype, recv.count, op.handle, algorithm, in_place)
-        kept = op.is_predefined and not parameters and recv.dtype is not None
-        if kept and key in context.plans:
-            return context.plans[key]
-        call = selection.Call("allreduce", what.nbytes, context.size, len(context.nodes), what.commutative)
-        choice = selection.choose(call, algorithm)
-        if choice.algorithm == selection.NATIVE or (algorithm == selection.AUTO and what.kernel is None):
+        choice = selection.choose(selection.Call("allreduce", what.nbytes, self.Get_size()), algorithm)
+        unsuited = what.kernel is None or not recv.packed
+        if choice.algorithm == selection.NATIVE or (unsuited and not choice.asked):
             return None
+        if not recv.packed:
+            raise TypeError(f"allreduce: a datatype with holes given, {choice.algorithm} takes one without")
+        check(what, choice.algorithm, parameters, self.Get_size())  # before anything is sent
+        context = self._connected()
         plan = bind(context, what, choice, parameters, in_place)
         if kept:
             context.keep(key, plan)
@@ -229,13 +253,9 @@ class Communicator(MPI.Intracomm):
 
     def _connected(self) -> Context:
         """Give the context; the first time, collectively."""
-        if self == MPI.COMM_NULL:
-            raise MPI.Exception(MPI.ERR_COMM)
         if self._context is None:
             self._context = Context.of(self, self._nodes, self._engine, self._limits)
-            self._frames = self._context.frames
+            self._frames = self._context.visible
             if self._context.engine == "compiled":
                 self._run = compiled.run()
-        if self._context.closed:  # freed through another object
-            raise MPI.Exception(MPI.ERR_COMM)
         return self._context

@@ -1,5 +1,7 @@
 """What all plans of one communicator share."""
 
+import functools
+import os
 import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -7,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from . import topology
+from . import selection, topology
 from .engine import compiled
 from .engine.lowering import Limits
 from .schedule.registry import Nodes
@@ -48,21 +50,33 @@ class Context:
     """
 
     def __init__(self, comm: MPI.Intracomm, nodes: Nodes | None, engine: str, limits: Limits) -> None:
-        if engine == "compiled" and not compiled.available():
-            warnings.warn(
-                "MPI's C functions cannot be found through mpi4py's module: the slow reference engine runs",
-                stacklevel=5,
-            )
-            engine = "reference"
-        self.engine, self.limits = engine, limits
         self.comm = MPI.Intracomm(comm).Dup()
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
+        self.engine = self._agreed(engine)
+        self.limits = limits
         self.nodes = topology.nodes(self.comm) if nodes is None else nodes
         self.near = frozenset(next(node for node in self.nodes if self.rank in node))
         self.workspace = Workspace()
         self.plans: dict[tuple, Plan] = {}
-        self.frames: dict[tuple, int] = {}  # what the fast path looks up
+        self.frames: dict[tuple, int] = {}  # of those plans that the fast path may run
+        self.visible: dict[tuple, int] = {}  # the same, but empty while collectives wait for their turn
         self.started: deque[Persistent] = deque()  # in the order of their starts
+
+    def _agreed(self, engine: str) -> str:
+        """Settle with all ranks what they must not decide differently."""
+        mine = compiled.available(), {name: os.environ.get(name) for name in selection.VARIABLES}
+        everyone = self.comm.allgather(mine)
+        for name in selection.VARIABLES:
+            values = [variables[name] for _, variables in everyone]
+            if len(set(values)) > 1:
+                raise ValueError(f"{name}: {values} on ranks 0 to {self.size - 1}, expected the same on all")
+        if engine == "compiled" and not all(available for available, _ in everyone):
+            warnings.warn(
+                "MPI's C functions cannot be found through mpi4py's module: the slow reference engine runs",
+                stacklevel=6,
+            )
+            return "reference"
+        return engine
 
     @classmethod
     def of(cls, comm: MPI.Intracomm, *options: Any) -> "Context":
@@ -78,22 +92,35 @@ class Context:
     def keep(self, key: tuple, plan: "Plan") -> None:
         """Remember a plan, and forget the oldest where there are too many."""
         self.plans[key] = plan
-        if plan.frame and compiled.reads_objects():
-            self.frames[key] = plan.frame
+        *call, parameters = key
+        if plan.frame and not parameters and compiled.reads_objects():
+            self.frames[tuple(call)] = plan.frame
+            self._show()
         if len(self.plans) > PLANS:
             oldest = next(iter(self.plans))
             del self.plans[oldest]
-            self.frames.pop(oldest, None)
+            self.frames.pop(oldest[:-1], None)
+            self.visible.pop(oldest[:-1], None)
 
     def start(self, request: "Persistent") -> None:
         """Put a collective at the end of the queue."""
         self.started.append(request)
-        self.frames.clear()  # the fast path does not look at the queue
+        self._show()
 
     def finish(self, last: "Persistent | None" = None) -> None:
         """Run what was started, in order, up to one of them; or all of it."""
-        while self.started and (last is None or last in self.started):
-            self.started.popleft().run()
+        try:
+            while self.started and (last is None or last in self.started):
+                self.started.popleft().run()
+        finally:
+            self._show()
+
+    def _show(self) -> None:
+        """Let the fast path, which does not look at the queue, find frames only while that is empty."""
+        if self.started:
+            self.visible.clear()
+        elif len(self.visible) != len(self.frames):
+            self.visible.update(self.frames)
 
     @property
     def closed(self) -> bool:
@@ -105,17 +132,14 @@ class Context:
         self.started.clear()
         self.plans.clear()
         self.frames.clear()
+        self.visible.clear()
         if not self.closed:
             self.comm.Free()
 
 
-_KEYVAL: list[int] = []
-
-
+@functools.cache
 def _keyval() -> int:
-    if not _KEYVAL:
-        _KEYVAL.append(MPI.Comm.Create_keyval(delete_fn=_close))
-    return _KEYVAL[0]
+    return MPI.Comm.Create_keyval(delete_fn=_close)
 
 
 def _close(comm: MPI.Comm, keyval: int, contexts: dict[Any, Context]) -> None:

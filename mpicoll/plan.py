@@ -9,6 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from . import kernels, selection
+from .buffers import Buffer
 from .context import Context
 from .engine import compiled, reference
 from .engine.layout import Shape
@@ -104,9 +105,7 @@ def bind(
     MPI.Exception
         If MPI does not define the op for the type.
     """
-    algorithm = find("allreduce", choice.algorithm)
-    _check_serves(algorithm, what)
-    schedule = _schedule(algorithm, context, what.nbytes, parameters)
+    schedule = _schedule(find("allreduce", choice.algorithm), context, what.nbytes, parameters)
     if context.engine == "compiled" and what.kernel is not None:
         kernel = kernels.kernel(*what.kernel)
         shape = Shape(
@@ -133,14 +132,30 @@ def bind(
     return Plan(choice, schedule, execute)
 
 
-def _check_serves(algorithm: Algorithm, what: Reduction) -> None:
+def check(what: Reduction, name: str, parameters: dict[str, Any], size: int) -> None:
+    """Check whether an algorithm serves a call, as far as can be told without its placement on nodes.
+
+    Raises
+    ------
+    ValueError
+        If it is unknown, cannot serve the call, or does not take the parameters.
+    MPI.Exception, TypeError
+        If MPI cannot apply the op to the type.
+    """
+    algorithm = find("allreduce", name)
+    inner = [find("allreduce", parameters["inter"])] if "inter" in parameters else []
     if algorithm.commutative and not what.commutative:
-        raise ValueError(f"allreduce: {algorithm.name} needs a commutative op, and this one is not")
-    if algorithm.limit is not None and what.nbytes > algorithm.limit:
-        raise ValueError(
-            f"allreduce: {algorithm.name} holds the vectors of all ranks and takes at most "
-            f"{algorithm.limit} bytes, given {what.nbytes}"
-        )
+        raise ValueError(f"allreduce: {name} needs a commutative op, and this one is not")
+    for each in (algorithm, *inner):
+        if each.limit is not None and what.nbytes > each.limit:
+            raise ValueError(
+                f"allreduce: {each.name} holds the vectors of all ranks and takes at most "
+                f"{each.limit} bytes, given {what.nbytes}"
+            )
+    if not algorithm.two_level:
+        algorithm.schedule(size, **({"chunks": 1} if algorithm.pipelined else {}) | parameters)
+    if what.kernel is None:
+        _combine(what)
 
 
 def _schedule(algorithm: Algorithm, context: Context, nbytes: int, parameters: dict[str, Any]) -> Schedule:
@@ -153,11 +168,22 @@ def _schedule(algorithm: Algorithm, context: Context, nbytes: int, parameters: d
 def _combine(what: Reduction) -> reference.Combine:
     if what.kernel is not None:
         return reference.by_kernel(kernels.kernel(*what.kernel))
-    datatype = what.datatype or MPI.Datatype.fromcode(np.dtype(what.dtype).char)
+    datatype = what.datatype or _datatype(np.dtype(what.dtype))
     combine = reference.by_mpi(what.op, datatype, what.itemsize)
     if what.op.is_predefined:  # find out now whether MPI can
         combine(np.zeros(what.itemsize, np.uint8), np.zeros(what.itemsize, np.uint8))
     return combine
+
+
+def _datatype(dtype: np.dtype) -> MPI.Datatype:
+    """Give MPI's equal of a NumPy type; only numbers have one."""
+    try:
+        datatype = MPI.Datatype.fromcode(dtype.char) if dtype.kind in "biufc" else MPI.DATATYPE_NULL
+    except (KeyError, ValueError):
+        datatype = MPI.DATATYPE_NULL
+    if datatype == MPI.DATATYPE_NULL or datatype.Get_size() != dtype.itemsize:
+        raise TypeError(f"allreduce: MPI has no type for {dtype}")
+    return datatype
 
 
 def _memory(address: int, nbytes: int) -> np.ndarray:
@@ -171,11 +197,10 @@ class Persistent:
     :meth:`Test`), in the order in which the collectives of the communicator were started.
     """
 
-    def __init__(self, context: Context, plan: Plan, addresses: tuple[int, int], keep: tuple) -> None:
+    def __init__(self, context: Context, plan: Plan, sendbuf: Buffer, recvbuf: Buffer) -> None:
         self.plan = plan
         self._context = context
-        self._addresses = addresses
-        self._keep: tuple | None = keep  # the objects whose memory it uses
+        self._buffers: tuple[Buffer, ...] = (sendbuf, recvbuf)
         self._active = False
 
     def Start(self) -> None:  # noqa: N802
@@ -190,7 +215,7 @@ class Persistent:
         """
         if self._context.closed:
             raise MPI.Exception(MPI.ERR_COMM)
-        if self._keep is None:
+        if not self._buffers:
             raise RuntimeError("Start: the plan was freed")
         if self._active:
             raise RuntimeError("Start: the plan is active, expected one that was waited for")
@@ -202,16 +227,16 @@ class Persistent:
         self._context.finish(self)
 
     def Test(self) -> bool:  # noqa: N802
-        """Complete the collective, and say so."""
+        """Complete the collective, which waits for the other ranks, and say so."""
         self.Wait()
         return True
 
     def Free(self) -> None:  # noqa: N802
         """Complete the collective if it was started, and let go of the buffers."""
         self.Wait()
-        self._keep = None
+        self._buffers = ()
 
     def run(self) -> None:
         """Run it; for the context, when its turn comes."""
         self._active = False
-        self.plan.execute(*self._addresses)
+        self.plan.execute(*(buffer.address for buffer in self._buffers))

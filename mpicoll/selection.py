@@ -23,15 +23,14 @@ class Call(NamedTuple):
     collective: str
     nbytes: int
     size: int
-    nodes: int
-    commutative: bool
 
 
 class Choice(NamedTuple):
-    """An algorithm's name, and the reason in words."""
+    """An algorithm's name, the reason in words, and whether the user asked for it."""
 
     algorithm: str
     reason: str
+    asked: bool
 
 
 def choose(call: Call, algorithm: str = AUTO) -> Choice:
@@ -44,13 +43,13 @@ def choose(call: Call, algorithm: str = AUTO) -> Choice:
         What the caller asked for; ``"auto"`` leaves it to the environment and the table.
     """
     if algorithm != AUTO:
-        return Choice(algorithm, "asked for by the call")
+        return Choice(algorithm, "asked for by the call", True)
     variable = f"MPICOLL_{call.collective.upper()}"
     if os.environ.get(variable, AUTO) != AUTO:
-        return Choice(os.environ[variable], f"asked for by {variable}")
+        return Choice(os.environ[variable], f"asked for by {variable}", True)
     for row in TABLE[call.collective]:
         if call.nbytes <= row.upto and call.size <= row.ranks:
-            return Choice(row.algorithm, f"built-in table: {row}")
+            return Choice(row.algorithm, f"built-in table: {row}", False)
     raise AssertionError(call)
 
 
@@ -76,6 +75,8 @@ TABLE = {
         Row(ANY, ANY, "recursive_halving_doubling"),
     ]
 }
+
+VARIABLES = tuple(f"MPICOLL_{collective.upper()}" for collective in TABLE)
 
 
 def pipeline(nbytes: int) -> dict[str, Any]:

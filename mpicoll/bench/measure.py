@@ -173,13 +173,23 @@ def _estimate(comm: MPI.Intracomm, call: Call, pairs: Pairs) -> float:
 
 
 def _refusal(comm: MPI.Intracomm, call: Call, pairs: Pairs) -> str:
-    """Make a first call; return why it is refused, or nothing."""
+    """Make a first call; return why it is refused, or nothing.
+
+    A call may have an attribute ``prepare``, which does all but send. What it refuses on some ranks only
+    is a mistake in an algorithm, and an exception on all of them.
+    """
     reason = ""
     try:
-        call(*pairs[0])
+        getattr(call, "prepare", call)(*pairs[0])
     except (ValueError, TypeError, BufferError, MPI.Exception) as error:
         reason = str(error) or type(error).__name__
-    return max(comm.allgather(reason))
+    reasons = comm.allgather(reason)
+    if any(reasons) and not all(reasons):
+        ranks = [rank for rank, reason in enumerate(reasons) if reason]
+        raise RuntimeError(f"on ranks {ranks} only: {max(reasons)}")
+    if not any(reasons):
+        call(*pairs[0])
+    return max(reasons)
 
 
 def _over_ranks(comm: MPI.Intracomm, values: data.Array, op: MPI.Op) -> data.Array:

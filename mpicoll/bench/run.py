@@ -33,7 +33,9 @@ def competitors(world: MPI.Intracomm, algorithms: Sequence[str], op: str, **opti
     calls: dict[str, Call] = {NATIVE: partial(world.Allreduce, op=getattr(MPI, op))}
     for label in algorithms:
         name, parameters = parse_algorithm(label)
-        calls[label] = partial(ours.Allreduce, op=getattr(MPI, op), algorithm=name, **parameters)
+        options = {"op": getattr(MPI, op), "algorithm": name, **parameters}
+        calls[label] = partial(ours.Allreduce, **options)
+        calls[label].prepare = partial(ours.Allreduce_init, **options)  # type: ignore[attr-defined]
     return calls
 
 

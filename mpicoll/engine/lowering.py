@@ -9,17 +9,17 @@ Where a value is
 Segments
     A long message travels as segments, so that combining one overlaps receiving the next and the
     scratch for incoming data stays small enough for a cache. Where everything that a step receives
-    comes from one peer, `WINDOW` segments of scratch are used in turn. Where there are several
-    peers every receive is posted at once, as the proof's model demands: a window would make one
-    peer wait for another.
+    comes from one peer, and need not wait for what the step sends, `WINDOW` segments of scratch are
+    used in turn. Otherwise every receive is posted at once, as the proof's model demands: a window
+    would make one message wait for another.
 
     Very long messages within a node go whole: the libraries then copy straight from process to process
     (Intel MPI only then), nothing proceeds by itself meanwhile, and segments would not overlap anything.
 
 Waiting
     A receive is waited for when its data is combined. A send is waited for when its memory is about
-    to be overwritten, and at the end: sooner than the schedule's "a step is over when all its moves
-    are" asks is never, later is harmless, since what a step waits for depends on receives alone.
+    to be overwritten, and at the end. That may be later than the schedule says, where a step is over
+    when all its moves are, and is harmless: a rank that goes on earlier keeps nobody waiting.
 """
 
 from bisect import bisect_right
@@ -54,7 +54,7 @@ ALIGNMENT = 64  # bytes
 
 
 class Limits(NamedTuple):
-    """Sizes that tests shrink so that small vectors take the long paths."""
+    """Sizes of segments; see the constants. Shrunk, they send small vectors along the long paths."""
 
     segment: int = SEGMENT
     segments: int = SEGMENTS
@@ -240,7 +240,11 @@ class _Lowering:
             touched |= chunks
             for spans in self._messages(move):
                 parts.append((move, spans, self._direct(move, spans, leaving) if fresh else None))
-        in_turn = len({move.peer for move in moves}) == 1 and len(parts) > WINDOW
+        in_turn = (
+            len(parts) > WINDOW
+            and len({move.peer for move in moves}) == 1
+            and not self._overwrites(moves, leaving)
+        )
         stride = _aligned(max((sum(span.nbytes for span in spans) for _, spans, _ in parts), default=0))
         start = _aligned(self.arriving + used)
         used = 0
@@ -254,6 +258,12 @@ class _Lowering:
                 self.scratch = max(self.scratch, piece.landing.offset + piece.nbytes)
             pieces.append(piece)
         return pieces, WINDOW if in_turn else len(parts)
+
+    def _overwrites(self, moves: list[Move], leaving: list[tuple[Place, int]]) -> bool:
+        """Whether taking in what comes must wait for a send of the same step."""
+        spans = (self._span(run) for move in moves for run in move.chunks)
+        homes = [part for span in spans for part in self._parts(span, self._home)]
+        return any(_overlap(home, nbytes, *memory) for nbytes, home in homes for memory in leaving)
 
     def _direct(self, move: Move, spans: tuple[Span, ...], leaving: list[tuple[Place, int]]) -> Place | None:
         """Where spans may be received so that they need not be moved; None if something is in the way."""

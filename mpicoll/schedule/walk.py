@@ -53,6 +53,7 @@ class _Half(NamedTuple):
     kind: str
     run: Run
     step: int
+    part: tuple[int, int]  # which run of how many in its move
 
 
 def walk(schedule: Schedule) -> Iterator[Event]:
@@ -91,10 +92,15 @@ def walk(schedule: Schedule) -> Iterator[Event]:
             continue
         current[rank] = posted = Posted(rank, number, step)
         yield posted
-        messages = [(move, run) for move in step if move.source is None for run in move.chunks]
+        messages = [
+            (move, run, (number_of_run, len(move.chunks)))
+            for move in step
+            if move.source is None
+            for number_of_run, run in enumerate(move.chunks, 1)
+        ]
         open_messages[rank] = len(messages)
-        for move, run in messages:
-            half = _Half(move.kind, run, number)
+        for move, run, part in messages:
+            half = _Half(move.kind, run, number, part)
             pair = (rank, move.peer) if move.kind == "send" else (move.peer, rank)
             others = unmatched.setdefault(pair, deque())
             if not others or (others[0].kind == "send") == (move.kind == "send"):
@@ -130,7 +136,7 @@ def _chunks(run: Run, chunks: int) -> str:
 
 
 def _check_sides(schedule: Schedule, source: int, target: int, sent: _Half, received: _Half) -> None:
-    """Both sides of a message must name the same chunks, up to which vector holds them."""
+    """Both sides of a message must name the same chunks, up to which vector holds them, in like moves."""
     (start, stop), (to, end) = sent.run, received.run
     if stop - start != end - to or (start - to) % schedule.chunks:
         raise ProofError(
@@ -138,13 +144,20 @@ def _check_sides(schedule: Schedule, source: int, target: int, sent: _Half, rece
             f"{_chunks(sent.run, schedule.chunks)} to rank {target}, "
             f"which in step {received.step} expects {_chunks(received.run, schedule.chunks)}"
         )
+    if sent.part != received.part:
+        raise ProofError(
+            f"{schedule.name}: rank {source} in step {sent.step} sends "
+            f"{_chunks(sent.run, schedule.chunks)} as part {sent.part[0]} of {sent.part[1]} of a move "
+            f"to rank {target}, which in step {received.step} expects part {received.part[0]} of "
+            f"{received.part[1]}"
+        )
 
 
 def _stuck(schedule: Schedule, unmatched: dict[tuple[int, int], deque[_Half]]) -> str:
     """Say who waits for whom: for a rank that is through, or around a circle."""
     waits: dict[int, list[tuple[int, str]]] = {}  # rank: whom it waits for, and how that reads
     for (source, target), halves in unmatched.items():
-        for kind, run, step in halves:
+        for kind, run, step, _ in halves:
             chunks = _chunks(run, schedule.chunks)
             if kind == "send":
                 text = f"rank {source} in step {step} waits to send {chunks} to rank {target}"

@@ -164,8 +164,9 @@ def test_two_level_parameters(leaders, inter):
 
 
 @pytest.mark.parametrize("name", IN_ORDER)
-@pytest.mark.parametrize("comm", [ENGINES["compiled"], NODES], ids=["one node", "two nodes"])
-def test_user_ops_keep_rank_order(name, comm):
+def test_user_ops_keep_rank_order(name):
+    comm = ENGINES["compiled"]
+
     def second_of(left, right, datatype):  # associative, not commutative: a nonzero right operand wins
         a, b = np.frombuffer(left, np.int64), np.frombuffer(right, np.int64)
         b[b == 0] = a[b == 0]
@@ -347,9 +348,10 @@ def test_the_private_duplicate_goes_with_the_communicator():
 
 
 def test_duplicates_of_ours_are_ours():
-    comm = mpicoll.Communicator(WORLD)
+    comm = mpicoll.Communicator(WORLD, engine="reference", nodes=SPLIT)
     for made in (comm.Dup(), comm.Clone()):
         assert type(made) is mpicoll.Communicator
+        assert (made._engine, made._nodes) == ("reference", SPLIT)
         made.Allreduce(np.ones(3), out := np.empty(3), algorithm="ring")
         np.testing.assert_array_equal(out, made.Get_size())
         made.Free()
@@ -416,6 +418,130 @@ def test_persistent():
     native.Wait()
     np.testing.assert_array_equal(y, x * SIZE)
     native.Free()
+
+
+def test_nothing_overtakes_what_was_started():
+    """Ranks may complete a started collective early or late; those after it must not run before it."""
+    comm = mpicoll.Communicator(WORLD.Dup())
+    x, total = np.full(3, RANK + 1.0), np.full(3, SIZE * (SIZE + 1) / 2)
+    out, highest = np.empty(3), np.empty(1)
+    comm.Allreduce(x, out)
+    comm.Allreduce(np.ones(1), highest, MPI.MAX)
+    for _ in range(2):
+        out[:] = highest[:] = np.nan
+        started = comm.Allreduce_init(np.array([RANK]), last := np.array([-1]), MPI.MAX)
+        started.Start()
+        other = comm.Allreduce_init(np.ones(1), np.empty(1), MPI.MIN)  # a new plan in between
+        if RANK == 0:
+            started.Wait()
+        comm.Allreduce(x, out)
+        comm.Allreduce(np.array([float(RANK)]), highest, MPI.MAX)
+        started.Wait()
+        assert (last[0], highest[0]) == (SIZE - 1, SIZE - 1)
+        np.testing.assert_array_equal(out, total)
+        other.Free()
+    comm.Free()
+
+
+def slow_path(self, *_):
+    raise AssertionError("the fast path was not taken")
+
+
+def test_the_fast_path_is_taken_again_after_a_wait(monkeypatch):
+    comm = mpicoll.Communicator(WORLD.Dup())
+    x, y = np.ones(3), np.empty(3)
+    started = comm.Allreduce_init(np.ones(2), np.empty(2))
+    for _ in range(2):
+        comm.Allreduce(x, y)
+        comm.Allreduce(MPI.IN_PLACE, y)
+        started.Start()
+        started.Wait()
+        with monkeypatch.context() as patch:
+            patch.setattr(mpicoll.Communicator, "_allreduce", slow_path)
+            y[:] = 1
+            comm.Allreduce(x, y)
+            comm.Allreduce(MPI.IN_PLACE, y)
+        assert (y == SIZE**2).all()
+    comm.Free()
+
+
+def test_a_plan_with_parameters_is_kept():
+    comm = mpicoll.Communicator(WORLD.Dup())
+    for radix in (2, 3, 2, 3):
+        comm.Allreduce(np.ones(3), y := np.empty(3), algorithm="bruck", radix=radix)
+        assert (y == SIZE).all()
+    assert len(comm._context.plans) == 2
+    comm.Free()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"algorithm": "rign"},
+        {"op": MPI.BAND},
+        {"algorithm": "ring", "radix": 3},
+        {"algorithm": "two_level", "inter": "bruck_gather"},
+        {"algorithm": None},
+        {"algorithm": ["ring"]},
+    ],
+    ids=["unknown", "undefined op", "unknown parameter", "limit of the inner one", "None", "a list"],
+)
+def test_one_rank_alone_gets_its_error_on_a_fresh_communicator(options):
+    comm = mpicoll.Communicator(WORLD.Dup())
+    if RANK == SIZE - 1:
+        with pytest.raises((ValueError, TypeError, MPI.Exception)):
+            comm.Allreduce(np.ones(10_000), np.empty(10_000), **options)
+    WORLD.Barrier()
+    comm.Allreduce(np.ones(3), y := np.empty(3))
+    assert (y == SIZE).all()
+    comm.Free()
+
+
+@pytest.mark.parametrize("dtype", ["S4", "U2", "M8[s]", "m8[s]", "V8"])
+def test_types_that_mpi_has_not(dtype):
+    x = np.zeros(2, dtype)
+    with pytest.raises(TypeError, match="MPI has no type for"):
+        ENGINES["compiled"].Allreduce(x, x.copy(), algorithm="ring")
+
+
+def test_datatypes_with_holes():
+    holes = MPI.DOUBLE.Create_resized(0, 16).Commit()
+    op = MPI.Op.Create(lambda a, b, t: None, commute=True)
+    x, y = np.zeros(4), np.full(4, -9.0)
+    with pytest.raises(TypeError, match="a datatype with holes given"):
+        ENGINES["compiled"].Allreduce([x, 2, holes], [y, 2, holes], op, algorithm="ring")
+    ENGINES["compiled"].Allreduce([x, 2, holes], [y, 2, holes], op)  # auto: native
+    assert y[1] == -9
+    op.Free()
+    holes.Free()
+
+
+def test_specs_without_memory_and_of_different_types():
+    comm = ENGINES["compiled"]
+    comm.Allreduce([None, 0, MPI.DOUBLE], [None, 0, MPI.DOUBLE])
+    x, y = np.zeros(4, np.int32), np.zeros(4, np.int32)
+    with pytest.raises(ValueError, match="recvbuf has MPI_LOGICAL items, expected MPI_WCHAR"):
+        comm.Allreduce([x, 4, MPI.WCHAR], [y, 4, MPI.LOGICAL])
+
+
+def test_a_started_plan_holds_its_memory():
+    memory = bytearray(8 * 1000)
+    plan = ENGINES["compiled"].Allreduce_init([bytes(8 * 1000), MPI.INT64_T], [memory, MPI.INT64_T])
+    with pytest.raises(BufferError):
+        memory.extend(b"more")
+    plan.Start()
+    plan.Free()
+    memory.extend(b"more")
+
+
+def test_ranks_agree_on_the_environment(monkeypatch):
+    comm = mpicoll.Communicator(WORLD.Dup())
+    if RANK == 0:
+        monkeypatch.setenv("MPICOLL_ALLREDUCE", "ring")
+    if SIZE > 1:
+        with pytest.raises(ValueError, match=r"MPICOLL_ALLREDUCE: .* expected the same on all"):
+            comm.Allreduce(np.ones(2), np.empty(2))
+    comm.Free()
 
 
 def test_persistent_keeps_its_buffers_alive():

@@ -91,14 +91,18 @@ def test_unchecked():
     assert timings["native"].wrong is None
 
 
-def test_a_refusal_on_one_rank_leaves_out_the_competitor_on_all():
+@pytest.mark.mpi(min_size=2)
+def test_a_refusal_on_one_rank_only_is_an_error_on_all():
     def picky(send, recv):
+        raise AssertionError("called, and the others wait in it")
+
+    def prepare(send, recv):
         if RANK == SIZE - 1:
             raise ValueError("not on this rank")
 
-    timings, refusals = once({"picky": picky, "native": native()})
-    assert list(timings) == ["native"]
-    assert refusals == {"picky": "not on this rank"}
+    picky.prepare = prepare
+    with pytest.raises(RuntimeError, match=rf"on ranks \[{SIZE - 1}\] only: not on this rank"):
+        once({"picky": picky, "native": native()})
 
 
 def test_samples_are_the_slowest_ranks_and_the_same_on_all():

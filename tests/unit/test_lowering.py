@@ -296,6 +296,22 @@ def test_moves_of_a_step_see_the_values_from_before_it(in_place, limits):
         np.testing.assert_array_equal(result, wanted, err_msg=f"rank {rank}")
 
 
+def test_no_window_where_a_message_waits_for_another_of_its_step():
+    """Proved, so it must not hang: what a rank receives first is what the other sends last."""
+
+    def steps(rank):
+        mine, theirs = ([1, 0], [0, 1]) if rank == 0 else ([0, 1], [1, 0])
+        yield send(1 - rank, mine), recv(1 - rank, theirs)
+        yield send(1 - rank, [0, 1]), reduce_(1 - rank, [0, 1])
+
+    vectors = draw_vectors(2, 60, 3)
+    schedule = Schedule("allreduce", "test", 2, 2, steps)
+    for limits in LIMITS:
+        buffers = [(vector, vector.copy()) for vector in vectors]
+        for result in simulate(schedule, buffers, add, [60], True, limits):
+            np.testing.assert_array_equal(result, add(*vectors))
+
+
 def test_nothing_is_sent_for_an_empty_vector():
     for algorithm in algorithms("allreduce"):
         parameters = {"chunks": 2} if algorithm.pipelined else {}

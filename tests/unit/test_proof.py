@@ -463,3 +463,19 @@ def test_blocks_of_several_chunks():
 def test_what_is_sent_in_an_all_to_all_is_counted_in_one_rank_s_vectors():
     proof = prove(find("alltoall", "direct").schedule(4))
     assert (proof.sent_max, proof.sent_total) == (Fraction(3, 4), 3)
+
+
+def test_the_runs_of_a_move_must_meet_those_of_one_other():
+    """The engine packs many runs of one move into one message, so both sides must write them alike."""
+
+    def steps(rank):
+        other = 1 - rank
+        if rank == 0:
+            yield send(other, [0, 2, 4]), reduce(other, [0, 2, 4])
+        else:
+            yield send(other, [0, 2, 4]), reduce(other, [0, 2]), reduce(other, 4)
+
+    with pytest.raises(
+        ProofError, match="part 1 of 3 of a move to rank 1, which in step 1 expects part 1 of 2"
+    ):
+        prove(Schedule("allreduce", "test", 2, 5, steps))
