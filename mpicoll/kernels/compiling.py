@@ -118,7 +118,7 @@ class _Cache:
     def payload(self) -> bytes | None:
         try:
             stamp, payload = pickle.loads(self._path.read_bytes())
-        except (OSError, EOFError, pickle.UnpicklingError):
+        except Exception:  # there is none, or it is damaged, which pickle reports in many ways
             return None
         return payload if stamp == self._stamp else None
 
