@@ -235,7 +235,7 @@ class Communicator(MPI.Intracomm):
         key = (recv.dtype, recv.count, op.handle, algorithm, in_place, tuple(sorted(parameters.items())))
         kept = op.is_predefined and recv.dtype is not None
         if kept and context is not None and key in context.plans:
-            return context.plans[key]
+            return context.kept(key)
         what = Reduction(recv.count, recv.dtype, recv.datatype, recv.itemsize, op)
         what.check_defined()
         choice = selection.choose(selection.Call("allreduce", what.nbytes, self.Get_size()), algorithm)
@@ -244,7 +244,10 @@ class Communicator(MPI.Intracomm):
             return None
         if not recv.packed:
             raise TypeError(f"allreduce: a datatype with holes given, {choice.algorithm} takes one without")
-        check(what, choice.algorithm, parameters, self.Get_size())  # before anything is sent
+        try:  # before anything is sent
+            check(what, choice.algorithm, parameters, self.Get_size())
+        except ValueError as error:
+            raise ValueError(f"{error} ({choice.reason})") from None
         context = self._connected()
         plan = bind(context, what, choice, parameters, in_place)
         if kept:

@@ -17,7 +17,7 @@ from .schedule.registry import Nodes
 if TYPE_CHECKING:
     from .plan import Persistent, Plan
 
-PLANS = 256  # kept per communicator
+PLANS = 1024  # kept per communicator
 
 
 class Workspace:
@@ -101,6 +101,11 @@ class Context:
             del self.plans[oldest]
             self.frames.pop(oldest[:-1], None)
             self.visible.pop(oldest[:-1], None)
+
+    def kept(self, key: tuple) -> "Plan":
+        """Give a plan, which becomes the last to be forgotten."""
+        self.plans[key] = plan = self.plans.pop(key)
+        return plan
 
     def start(self, request: "Persistent") -> None:
         """Put a collective at the end of the queue."""

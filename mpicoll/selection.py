@@ -45,7 +45,7 @@ def choose(call: Call, algorithm: str = AUTO) -> Choice:
     if algorithm != AUTO:
         return Choice(algorithm, "asked for by the call", True)
     variable = f"MPICOLL_{call.collective.upper()}"
-    if os.environ.get(variable, AUTO) != AUTO:
+    if (os.environ.get(variable) or AUTO) != AUTO:
         return Choice(os.environ[variable], f"asked for by {variable}", True)
     for row in TABLE[call.collective]:
         if call.nbytes <= row.upto and call.size <= row.ranks:

@@ -9,13 +9,19 @@ from .program import COLLECTIVE, Program, is_first
 __all__ = ["main", "program"]
 
 
-@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=Program,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(__version__, message="%(prog)s %(version)s")
 @click.pass_context
 def program(context: click.Context) -> None:
     """See, prove, run and measure collective communication on MPI."""
     if context.invoked_subcommand not in COLLECTIVE and not is_first():
         context.exit()
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 for _module in (bench, listing, verify, draw, info):

@@ -66,7 +66,7 @@ def parse_algorithms(text: str) -> list[str]:
 @click.option("--in-place", is_flag=True, help="Give the vector in the receive buffer.")
 @click.option(
     "--min-time",
-    type=click.FloatRange(0, min_open=True),
+    type=click.FloatRange(0, 3600, min_open=True),
     default=0.1,
     show_default=True,
     metavar="SECONDS",

@@ -18,10 +18,14 @@ from .program import parsed
 @click.option("--per-node", type=click.IntRange(1), metavar="M", help="For two levels: ranks on a node.")
 @click.option("--collective", default="allreduce", show_default=True)
 @click.option(
-    "-o", "file", type=click.File("w", lazy=False), default="-", help="An SVG file; stdout unless given."
+    "-o",
+    "file",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    default="-",
+    help="An SVG file; stdout unless given.",
 )
 def command(
-    algorithm: tuple[str, dict[str, Any]], ranks: int, per_node: int | None, collective: str, file: Any
+    algorithm: tuple[str, dict[str, Any]], ranks: int, per_node: int | None, collective: str, file: str
 ) -> None:
     """Draw an algorithm's steps as an SVG picture.
 
@@ -34,6 +38,11 @@ def command(
         schedule = find(collective, name)
         if schedule.pipelined:
             parameters = {"chunks": 1} | parameters
-        file.write(draw(schedule.schedule(ranks, nodes=nodes, **parameters)))
+        picture = draw(schedule.schedule(ranks, nodes=nodes, **parameters))
     except (ValueError, TypeError) as error:
         raise click.UsageError(str(error)) from None
+    try:
+        with click.open_file(file, "w") as out:
+            out.write(picture)
+    except OSError as error:
+        raise click.UsageError(f"{file}: {error.strerror}") from None

@@ -52,7 +52,7 @@ def command(ranks: list[int], collective: str | None, names: list[str] | None, f
         raise click.BadParameter(message, param_hint="--collective")
     out = console()
     width = max(len(algorithm.name) for algorithm in registered(collective))
-    columns = "{:%d}  {:14}  {:>9}  {:>6}  {:10}  {}" % width  # noqa: UP031
+    columns = "{:%d} {:14} {:>8} {:>5} {:10} {}" % width  # noqa: UP031
     out.print(columns.format("algorithm", "collective", "ranks", "cases", "operands", "result"), style="bold")
     total = wrong = 0
     for algorithm, group in groupby(
@@ -76,6 +76,8 @@ def command(ranks: list[int], collective: str | None, names: list[str] | None, f
         if file:
             file.writelines(json.dumps(_record(verdict)) + "\n" for verdict in found)
         total, wrong = total + len(found), wrong + len(failed)
+    if not total:
+        raise click.UsageError("no algorithm of these names, in this collective, for these numbers of ranks")
     out.print(f"{total} cases, {wrong} wrong", style="bold red" if wrong else "bold green")
     return int(wrong > 0)
 

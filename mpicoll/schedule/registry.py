@@ -216,6 +216,9 @@ def algorithm(
 
     def register(function: Callable[..., Steps]) -> Callable[..., Steps]:
         key = collective, name or function.__name__
+        if key in _REGISTRY and _REGISTRY[key].function.__module__ != function.__module__:
+            other = _REGISTRY[key].function.__module__
+            raise ValueError(f"{collective}: an algorithm {key[1]} is registered already, by {other}")
         _REGISTRY[key] = Algorithm(
             *key,
             function,
@@ -252,6 +255,9 @@ def find(collective: str, name: str) -> Algorithm:
     if (collective, name) in _registered():
         return _REGISTRY[collective, name]
     known = [a.name for a in algorithms(collective)]
+    if not known:
+        collectives = dict.fromkeys(a.collective for a in algorithms())
+        raise ValueError(f"unknown collective {collective!r}, expected one of {', '.join(collectives)}")
     near = difflib.get_close_matches(name, known, n=3) or known
     raise ValueError(f"{collective}: unknown algorithm {name!r}, did you mean {', '.join(near)}?")
 
