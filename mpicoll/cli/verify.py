@@ -50,6 +50,8 @@ def command(ranks: list[int], collective: str | None, names: list[str] | None, f
     if collective not in (None, *known):
         message = f"{collective!r} is not one of {', '.join(known)}"
         raise click.BadParameter(message, param_hint="--collective")
+    if names and not {algorithm.name for algorithm in registered(collective)}.intersection(names):
+        raise click.UsageError(f"{collective} has no algorithm {' or '.join(names)}")
     out = console()
     width = max(len(algorithm.name) for algorithm in registered(collective))
     columns = "{:%d} {:14} {:>8} {:>5} {:10} {}" % width  # noqa: UP031
@@ -76,8 +78,6 @@ def command(ranks: list[int], collective: str | None, names: list[str] | None, f
         if file:
             file.writelines(json.dumps(_record(verdict)) + "\n" for verdict in found)
         total, wrong = total + len(found), wrong + len(failed)
-    if not total:
-        raise click.UsageError("no algorithm of these names, in this collective, for these numbers of ranks")
     out.print(f"{total} cases, {wrong} wrong", style="bold red" if wrong else "bold green")
     return int(wrong > 0)
 

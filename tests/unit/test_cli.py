@@ -233,3 +233,21 @@ def test_algorithms_option():
     assert parse_algorithms("auto,ring,auto,native") == ["auto", "ring"]
     assert parse_algorithms("ring,all")[0] == "ring"
     assert sorted(parse_algorithms("ring,all")) == sorted(NAMES)
+
+
+def test_without_a_command_it_shows_the_help(run):
+    result = run()
+    assert result.exit_code == 0
+    assert result.stdout == run("--help").stdout
+
+
+def test_proving_nothing_is_an_error(run):
+    result = run("verify", "--ranks", "3", "--collective", "allreduce", "--algorithms", "pairwise")
+    refused(result, "allreduce has no algorithm pairwise")
+
+
+def test_a_picture_is_kept_when_a_new_one_cannot_be_drawn(run, tmp_path):
+    path = tmp_path / "ring.svg"
+    path.write_text("before")
+    refused(run("draw", "ring:turns=2", "-o", str(path)), "turns")
+    assert path.read_text() == "before"
