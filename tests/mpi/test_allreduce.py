@@ -525,8 +525,8 @@ def test_datatypes_with_holes():
     x, y = np.zeros(4), np.full(4, -9.0)
     with pytest.raises(TypeError, match="a datatype with holes given"):
         ENGINES["compiled"].Allreduce([x, 2, holes], [y, 2, holes], op, algorithm="ring")
-    ENGINES["compiled"].Allreduce([x, 2, holes], [y, 2, holes], op)  # auto: native
-    assert y[1] == -9
+    ENGINES["compiled"].Allreduce([x, 2, holes], [y, 2, holes], op)  # auto leaves it to the library
+    assert y[[0, 2]].tolist() == [0, 0]
     op.Free()
     holes.Free()
 
