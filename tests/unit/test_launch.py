@@ -110,11 +110,11 @@ def test_rank_in_a_step_of_slurm(monkeypatch):
 
 
 def test_run_gives_status_and_output():
-    done = launch.run(
-        2, [sys.executable, "-c", "from mpicoll import launch; print('rank', launch.rank())"], timeout=60
-    )
+    # in one piece, so that the ranks' words do not mix
+    program = "import sys; from mpicoll import launch; sys.stdout.write(f'rank{launch.rank()}\\n')"
+    done = launch.run(2, [sys.executable, "-c", program], timeout=60)
     assert done.returncode == 0
-    assert sorted(done.stdout.split()) == ["0", "1", "rank", "rank"]
+    assert sorted(done.stdout.split()) == ["rank0", "rank1"]
     assert launch.run(1, [sys.executable, "-c", "raise SystemExit(3)"], timeout=60).returncode == 3
 
 
