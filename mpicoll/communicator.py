@@ -22,7 +22,7 @@ _SUM = MPI.SUM
 class Communicator(MPI.Intracomm):
     """An intracommunicator whose ``Allreduce`` runs mpicoll's algorithms.
 
-    Everything else is mpi4py's own. The communicator given and this one are the same MPI
+    Everything else is mpi4py's own; duplicates and clones have the same options. The communicator given and this one are the same MPI
     communicator, so freeing either frees both. Messages travel on a private duplicate, which is made
     by the first collective and freed with the communicator.
 

@@ -27,6 +27,8 @@ class Workspace:
     ----------
     cell : ndarray of int64, shape (1,)
         Holds the address of the memory. Frames refer to the cell, since the memory moves as it grows.
+    reserved : int
+        Bytes that there is room for.
     """
 
     def __init__(self) -> None:

@@ -100,10 +100,7 @@ def bind(
     Raises
     ------
     ValueError
-        If the algorithm is unknown, cannot serve the call, or does not take the parameters; the message
-        says what it needs.
-    MPI.Exception
-        If MPI does not define the op for the type.
+        If the parameters do not suit the placement on nodes. All else has been told by :func:`check`.
     """
     schedule = _schedule(find("allreduce", choice.algorithm), context, what.nbytes, parameters)
     if context.engine == "compiled" and what.kernel is not None:

@@ -1,6 +1,6 @@
 """The reference engine: a schedule through mpi4py, step by step as the definition says.
 
-Short, portable, and the oracle of the compiled engine. It takes every op and datatype that MPI takes.
+Short, portable, and the oracle of the compiled engine. It takes every op, on every datatype without holes.
 """
 
 from collections.abc import Callable

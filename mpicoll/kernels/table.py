@@ -1,6 +1,6 @@
 """Which operations exist on which element types, and what they do to two scalars.
 
-This is the one table: the compiled loops, the error messages, the tests and the documentation read it.
+The compiled loops, the plans, the error messages and the tests read this table.
 
 The pairs are those of the MPI standard 4.1, sections 6.9.2 and 6.9.4: bitwise operations on integers,
 logical ones on integers and bool, ``MIN`` and ``MAX`` on integers and floating point, ``SUM`` and ``PROD``
