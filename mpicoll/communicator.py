@@ -22,9 +22,9 @@ _SUM = MPI.SUM
 class Communicator(MPI.Intracomm):
     """An intracommunicator whose ``Allreduce`` runs mpicoll's algorithms.
 
-    Everything else is mpi4py's own; duplicates and clones have the same options. The communicator given and this one are the same MPI
-    communicator, so freeing either frees both. Messages travel on a private duplicate, which is made
-    by the first collective and freed with the communicator.
+    Everything else is mpi4py's own; duplicates and clones have the same options. The communicator
+    given and this one are the same MPI communicator, so freeing either frees both. Messages travel on
+    a private duplicate, which is made by the first collective and freed with the communicator.
 
     Parameters
     ----------
@@ -247,7 +247,9 @@ class Communicator(MPI.Intracomm):
         try:  # before anything is sent
             check(what, choice.algorithm, parameters, self.Get_size())
         except ValueError as error:
-            raise ValueError(f"{error} ({choice.reason})") from None
+            if algorithm == selection.AUTO:  # the environment's choice, which the caller may not know of
+                raise ValueError(f"{error} ({choice.reason})") from None
+            raise
         context = self._connected()
         plan = bind(context, what, choice, parameters, in_place)
         if kept:

@@ -1,6 +1,7 @@
 """The reference engine: a schedule through mpi4py, step by step as the definition says.
 
-Short, portable, and the oracle of the compiled engine. It takes every op, on every datatype without holes.
+Short, portable, and the oracle of the compiled engine. It takes every op, on any
+datatype without holes.
 """
 
 from collections.abc import Callable
