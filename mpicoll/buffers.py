@@ -1,6 +1,9 @@
-"""From mpi4py's message specs to an address, a count and a type."""
+"""From mpi4py's message specs to addresses, counts and types."""
 
+import ctypes
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -8,27 +11,31 @@ from mpi4py import MPI
 from mpi4py.util.dtlib import to_numpy_dtype
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Buffer:
-    """Contiguous memory of a caller, as a collective sees it.
+    """Memory of a caller, as a collective sees it.
 
     Attributes
     ----------
     address : int
         Of the first element.
     count : int
-        Elements of `dtype`.
+        Elements; of one block where the memory holds equal ones, of all where it holds unequal ones.
     dtype : numpy.dtype or None
         None where NumPy has no equal of `datatype`.
     datatype : MPI.Datatype or None
         As given; None where it follows from the array.
     itemsize : int
         Bytes from one element to the next.
+    content : int
+        Bytes of data in an element: fewer than `itemsize` where it has holes.
     readonly : bool
     packed : bool
         Whether the elements have no holes and begin at their address.
     owner : Any
         Keeps the memory alive and where it is.
+    counts, displacements : tuple of int or None
+        Elements of each unequal block, and where it begins, in elements from `address`.
     """
 
     address: int
@@ -36,14 +43,21 @@ class Buffer:
     dtype: np.dtype | None
     datatype: MPI.Datatype | None
     itemsize: int
+    content: int
     readonly: bool
     packed: bool = True
     owner: Any = None
+    counts: tuple[int, ...] | None = None
+    displacements: tuple[int, ...] | None = None
 
     @property
     def nbytes(self) -> int:
-        """Size of the whole in bytes."""
-        return self.count * self.itemsize
+        """Bytes of data in `count` elements."""
+        return self.count * self.content
+
+    def like(self, other: "Buffer") -> bool:
+        """Whether the elements are of one type."""
+        return (self.dtype is not None and self.dtype is other.dtype) or self.kind == other.kind
 
     @property
     def kind(self) -> str:
@@ -53,7 +67,7 @@ class Buffer:
         return self.datatype.Get_name() or f"derived {self.itemsize}-byte"
 
 
-def parse(spec: Any, name: str) -> Buffer:
+def parse(spec: Any, name: str, blocks: int = 1) -> Buffer:
     """Read a message spec as mpi4py does.
 
     Parameters
@@ -64,6 +78,8 @@ def parse(spec: Any, name: str) -> Buffer:
         copy. A type is an MPI datatype or a NumPy type code.
     name : str
         What the messages of exceptions call it, e.g. ``"allreduce: sendbuf"``.
+    blocks : int
+        How many equal blocks the memory holds; the count is of one of them.
 
     Raises
     ------
@@ -72,27 +88,124 @@ def parse(spec: Any, name: str) -> Buffer:
     TypeError
         If it is not a spec.
     """
-    thing, count, displacement, datatype = _parts(spec, name)
-    if thing is None and count == 0:
-        thing = np.empty(0, np.uint8)
-    array, readonly = _array(thing, name)
-    nbytes = array.nbytes
-    own = (array.dtype, array.itemsize, True)
-    dtype, itemsize, packed = own if datatype is None else _described(datatype, name)
+    thing, count, displacement, kind = _parts(spec, name, (list, tuple))
+    memory = _Memory(thing, kind, name)
+    displacement = 0 if displacement is None else _index(displacement, name)
+    count = None if count is None else _index(count, name)
     if displacement < 0 or (count is not None and count < 0):
         raise ValueError(f"{name}: count {count} and displacement {displacement} given, expected 0 or more")
-    available, rest = divmod(nbytes - displacement * itemsize, itemsize) if itemsize else (0, 0)
     if count is None:
-        if rest or available < 0:
+        available = memory.items(displacement)
+        if available % blocks:
+            raise ValueError(f"{name} has {available} items, expected a multiple of {blocks}")
+        count = available // blocks
+    memory.check(displacement, count * blocks)
+    return memory.buffer(displacement, count)
+
+
+def parse_blocks(spec: Any, name: str, blocks: int) -> Buffer:
+    """Read the message spec of a ``v`` collective as mpi4py does.
+
+    Parameters
+    ----------
+    spec : array, or list or tuple of an array and any of counts, displacements and type
+        ``x``, ``[x, type]``, ``[x, counts]``, ``[x, counts, type]``, ``[x, (counts, displs), type]``,
+        ``[x, counts, displs, type]``. Without counts the memory is cut into nearly equal blocks, and one
+        count is for all; without displacements they follow each other, and one is from each to the next.
+    name, blocks
+        As for :func:`parse`.
+
+    Raises
+    ------
+    ValueError
+        If there are not as many counts or displacements as blocks, or they go beyond the memory.
+    TypeError
+        If it is not a spec.
+    """
+    thing, given, places, kind = _parts(spec, name, tuple)
+    memory = _Memory(thing, kind, name)
+    if given is None:
+        each, longer = divmod(memory.items(0), blocks)
+        counts = tuple(each + (i < longer) for i in range(blocks))
+    else:
+        counts = integers(given, blocks, f"{name}: counts")
+    if places is None:
+        displacements = tuple(accumulate(counts, initial=0))[:-1]
+    else:
+        displacements = integers(places, blocks, f"{name}: displacements", lambda stride, i: stride * i)
+    if min(counts) < 0:
+        raise ValueError(f"{name}: counts {list(counts)} given, expected 0 or more")
+    for displacement, count in zip(displacements, counts, strict=True):
+        memory.check(displacement, count)
+    return memory.buffer(0, sum(counts), counts, displacements)
+
+
+class _Memory:
+    """Memory and the type of what is in it."""
+
+    def __init__(self, thing: Any, kind: MPI.Datatype | None, name: str) -> None:
+        self.name, self.datatype = name, kind
+        self.anywhere = thing is MPI.BOTTOM
+        if thing is MPI.IN_PLACE:  # it has a buffer, of no bytes
+            raise TypeError(f"{name}: IN_PLACE given, expected an array or a spec")
+        nowhere = self.anywhere or thing is None
+        array, self.readonly = (_NOTHING, False) if nowhere else _array(thing, name, kind is not None)
+        self.owner, self.nbytes = array, array.nbytes
+        self.address = 0 if self.anywhere else array.__array_interface__["data"][0]
+        if kind is None:
+            self.dtype: np.dtype | None = array.dtype
+            self.itemsize = self.content = self.end = array.itemsize
+            self.packed = True
+        else:
+            self.dtype, self.itemsize, self.content, self.packed, self.end = _described(kind, name)
+
+    def items(self, displacement: int) -> int:
+        """Elements from a displacement on."""
+        nbytes = self.nbytes - displacement * self.itemsize
+        if nbytes == 0:
+            return 0
+        if self.itemsize <= 0 or nbytes % self.itemsize or nbytes < 0:
             raise ValueError(
-                f"{name}: {nbytes} bytes from displacement {displacement} given, "
-                f"expected a multiple of the {itemsize} bytes of an item"
+                f"{self.name}: {self.nbytes} bytes from displacement {displacement} given, "
+                f"expected a multiple of the {self.itemsize} bytes of an item"
             )
-        count = available
-    elif count > available and packed:
-        raise ValueError(f"{name} has {max(available, 0)} items, expected {count}")
-    address = array.__array_interface__["data"][0] + displacement * itemsize
-    return Buffer(address, count, dtype, datatype, itemsize, readonly, packed, array)
+        return nbytes // self.itemsize
+
+    def check(self, displacement: int, count: int) -> None:
+        """Raise ValueError where elements are beyond the memory."""
+        if count == 0:
+            return
+        if self.anywhere:
+            if self.datatype is None or self.datatype.is_predefined:
+                raise ValueError(f"{self.name}: BOTTOM given, expected a datatype of addresses with it")
+            return
+        if displacement < 0 or (displacement + count - 1) * self.itemsize + self.end > self.nbytes:
+            whole = self.nbytes // self.itemsize if self.itemsize > 0 else 0
+            at = f" from displacement {displacement}" if displacement else ""
+            raise ValueError(f"{self.name} has {max(whole - displacement, 0)} items{at}, expected {count}")
+
+    def buffer(self, displacement: int, count: int, *blocks: tuple[int, ...]) -> Buffer:
+        return Buffer(
+            self.address + displacement * self.itemsize,
+            count,
+            self.dtype,
+            self.datatype,
+            self.itemsize,
+            self.content,
+            self.readonly,
+            self.packed,
+            self.owner,
+            *blocks,
+        )
+
+
+def imagine(nbytes: int, kind: Any) -> Buffer:
+    """Describe memory that is not there, of a NumPy or MPI type, for questions about it."""
+    if isinstance(kind, MPI.Datatype):
+        dtype, itemsize, content, packed, _ = _described(kind, "datatype")
+        return Buffer(0, nbytes // max(content, 1), dtype, kind, itemsize, content, False, packed)
+    dtype = np.dtype(kind)
+    return Buffer(0, nbytes // dtype.itemsize, dtype, None, dtype.itemsize, dtype.itemsize, False)
 
 
 def on_device(spec: Any) -> bool:
@@ -101,31 +214,62 @@ def on_device(spec: Any) -> bool:
     return hasattr(thing, "__cuda_array_interface__")
 
 
-def _parts(spec: Any, name: str) -> tuple[Any, int | None, int, MPI.Datatype | None]:
-    """Split a spec into array, count, displacement and datatype."""
+def _parts(spec: Any, name: str, pair: Any) -> tuple[Any, Any, Any, MPI.Datatype | None]:
+    """Split a spec into array, count, displacement and datatype; `pair` holds the middle two."""
     if not isinstance(spec, list | tuple):
-        return spec, None, 0, None
+        if spec is None:
+            raise TypeError(f"{name}: None given, expected an array or a spec")
+        return spec, None, None, None
     if not 2 <= len(spec) <= 4:
         raise ValueError(f"{name}: a spec of {len(spec)} items given, expected 2 to 4")
     thing, *rest = spec
-    kind = rest.pop() if isinstance(rest[-1], MPI.Datatype | str) else None
-    if len(rest) == 1 and isinstance(rest[0], list | tuple):
+    kind = rest.pop() if len(rest) > 1 or isinstance(rest[-1], MPI.Datatype | str) else None
+    if len(rest) == 1 and isinstance(rest[0], pair):
         rest = list(rest[0])
-    if len(rest) > 2 or not all(r is None or hasattr(r, "__index__") for r in rest):
-        raise TypeError(f"{name}: {spec[1:]} given, expected count, displacement and type")
+    if len(rest) > 2:
+        raise ValueError(f"{name}: {spec[1:]} given, expected count, displacement and type")
     count, displacement = [*rest, None, None][:2]
-    return (
-        thing,
-        None if count is None else int(count),
-        int(displacement or 0),
-        MPI.Datatype.fromcode(kind) if isinstance(kind, str) else kind,
-    )
+    if isinstance(kind, str):
+        kind = MPI.Datatype.fromcode(kind)
+    if not isinstance(kind, MPI.Datatype | None):
+        raise TypeError(f"{name}: {kind!r} given, expected a datatype")
+    if thing is None and kind is None and count is None:
+        raise TypeError(f"{name}: None given, expected an array")
+    return thing, count, displacement, kind
 
 
-def _array(thing: Any, name: str) -> tuple[np.ndarray, bool]:
+def _index(number: Any, name: str) -> int:
+    if not hasattr(number, "__index__"):
+        raise TypeError(f"{name}: {number!r} given, expected an integer")
+    return number.__index__()
+
+
+def integers(
+    numbers: Any, expected: int, name: str, rule: Callable[[int, int], int] = lambda number, i: number
+) -> tuple[int, ...]:
+    """Read some integers, or one that gives all of them by a rule.
+
+    Raises
+    ------
+    TypeError
+        If they are no integers.
+    ValueError
+        If they are not as many as expected.
+    """
+    if hasattr(numbers, "__index__") and not np.ndim(numbers):
+        return tuple(rule(_index(numbers, name), i) for i in range(expected))
+    if isinstance(numbers, str) or not hasattr(numbers, "__iter__"):
+        raise TypeError(f"{name}: {numbers!r} given, expected integers")
+    found = tuple(_index(number, name) for number in numbers)
+    if len(found) != expected:
+        raise ValueError(f"{name}: {len(found)} given, expected {expected}")
+    return found
+
+
+def _array(thing: Any, name: str, as_bytes: bool) -> tuple[np.ndarray, bool]:
     """View contiguous memory as an array, without a copy; and whether it is read-only."""
     array, readonly = (
-        (thing, not thing.flags.writeable) if isinstance(thing, np.ndarray) else _view(thing, name)
+        (thing, not thing.flags.writeable) if isinstance(thing, np.ndarray) else _view(thing, name, as_bytes)
     )
     if not (array.flags.c_contiguous or array.flags.f_contiguous):
         raise ValueError(f"{name} is not contiguous: strides {array.strides} for shape {array.shape}")
@@ -136,33 +280,75 @@ def _array(thing: Any, name: str) -> tuple[np.ndarray, bool]:
     return array, readonly
 
 
-def _view(thing: Any, name: str) -> tuple[np.ndarray, bool]:
+def _view(thing: Any, name: str, as_bytes: bool) -> tuple[np.ndarray, bool]:
     """View a bytes-like or DLPack object as an array, without a copy; and whether it is read-only."""
     try:
-        memory = memoryview(thing)
-        return np.asarray(memory), memory.readonly
+        view = memoryview(thing)
+        return np.asarray(view), view.readonly
     except TypeError:
         pass
     if not hasattr(thing, "__dlpack__"):
         raise TypeError(f"{name}: {type(thing).__name__} given, expected an array or a spec")
-    # NumPy takes every DLPack object for read-only unless it says otherwise, mpi4py does not
-    return np.from_dlpack(thing), MPI.buffer(thing).readonly
+    memory = MPI.buffer(thing)  # has the bytes, but not their type
+    array = np.asarray(memory)
+    return array if as_bytes else array.view(_dlpack_dtype(thing, name)), memory.readonly
 
 
-def _described(datatype: MPI.Datatype, name: str) -> tuple[np.dtype | None, int, bool]:
-    """NumPy's equal of an MPI datatype, the bytes from one element to the next, and whether it is packed."""
+def _dlpack_dtype(thing: Any, name: str) -> np.dtype:
+    """Read the element type of a DLPack object; the capsule goes back unused, which the protocol allows."""
+    capsule = thing.__dlpack__()
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    tensor = _DLTensor.from_address(pointer(capsule, b"dltensor"))
+    bits = tensor.bits * tensor.lanes
+    kinds = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
+    kind = "complex" if (tensor.code, tensor.lanes) == (2, 2) else kinds.get(tensor.code)
+    if kind is None or tensor.lanes > 1 + (kind == "complex"):
+        raise TypeError(f"{name}: DLPack type code {tensor.code} given, expected numbers")
+    return np.dtype("bool" if kind == "bool" else f"{kind}{bits}")
+
+
+class _DLTensor(ctypes.Structure):
+    """The beginning of a DLManagedTensor, up to the element type (dlpack.h)."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+    )
+
+
+def _described(datatype: MPI.Datatype, name: str) -> tuple[np.dtype | None, int, int, bool, int]:
+    """Describe an MPI datatype.
+
+    Returns
+    -------
+    dtype : numpy.dtype or None
+        NumPy's equal.
+    itemsize, content : int
+        As of :class:`Buffer`.
+    packed : bool
+    end : int
+        Where the data of an element ends, in bytes.
+    """
     if datatype == MPI.DATATYPE_NULL:
         raise ValueError(f"{name}: MPI.DATATYPE_NULL given, expected a datatype")
     _, extent = datatype.Get_extent()
+    content = datatype.Get_size()
     if not datatype.is_predefined:
-        return None, extent, datatype.Get_true_extent() == (0, extent) and datatype.Get_size() == extent
-    if datatype in _WITHOUT_EQUAL:
-        return None, extent, True
+        begin, length = datatype.Get_true_extent()
+        return None, extent, content, (begin, length) == (0, extent) and content == extent, begin + length
     try:
-        return to_numpy_dtype(datatype), extent, True
+        dtype = None if datatype in _WITHOUT_EQUAL else to_numpy_dtype(datatype)
     except (NotImplementedError, ValueError, TypeError):
-        return None, extent, True
+        dtype = None
+    return dtype, extent, content, content == extent, extent
 
+
+_NOTHING = np.empty(0, np.uint8)
 
 # NumPy has types of their sizes, but MPI defines other operations on them.
 _WITHOUT_EQUAL = [MPI.BYTE, MPI.CHAR, MPI.WCHAR, MPI.PACKED, MPI.LOGICAL]

@@ -3,19 +3,18 @@
 import functools
 import os
 import warnings
-from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
 from . import selection, topology
+from .calls import Call
 from .engine import compiled
 from .engine.lowering import Limits
+from .plan import Plan, bind
+from .progress import Queue
 from .schedule.registry import Nodes
-
-if TYPE_CHECKING:
-    from .plan import Persistent, Plan
 
 PLANS = 1024  # kept per communicator
 
@@ -45,24 +44,52 @@ class Workspace:
 
 
 class Context:
-    """A communicator's private duplicate, its topology, scratch and plans.
+    """A communicator's private duplicate, its topology, scratch, plans, and what it has started.
 
     It hangs on the MPI communicator as an attribute, so that every wrapper of one communicator
     shares it and it goes when the communicator is freed.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        The communicator.
+    nodes, engine, limits
+        As for :class:`~mpicoll.communicator.Communicator`.
+    parent : Context, optional
+        Of a communicator with all of these ranks, which have agreed.
+    private : tuple of MPI.Intracomm and MPI.Request, optional
+        A duplicate that is being made.
     """
 
-    def __init__(self, comm: MPI.Intracomm, nodes: Nodes | None, engine: str, limits: Limits) -> None:
-        self.comm = MPI.Intracomm(comm).Dup()
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        nodes: Nodes | None,
+        engine: str,
+        limits: Limits,
+        parent: "Context | None" = None,
+        private: tuple[MPI.Intracomm, MPI.Request] | None = None,
+    ) -> None:
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
-        self.engine = self._agreed(engine)
         self.limits = limits
-        self.nodes = topology.nodes(self.comm) if nodes is None else nodes
-        self.near = frozenset(next(node for node in self.nodes if self.rank in node))
         self.workspace = Workspace()
+        self.choices: dict[tuple, selection.Choice] = {}
         self.plans: dict[tuple, Plan] = {}
-        self.frames: dict[tuple, int] = {}  # of those plans that the fast path may run
+        self.frames: dict[tuple, int] = {}  # of those plans that the fast path may run, by what it sees
         self.visible: dict[tuple, int] = {}  # the same, but empty while collectives wait for their turn
-        self.started: deque[Persistent] = deque()  # in the order of their starts
+        if private is None:
+            self.comm = MPI.Intracomm(comm).Dup()
+        else:
+            self.comm = private[0]
+            private[1].Wait()
+        try:
+            self.engine = engine if parent else self._agreed(engine)
+        except ValueError:
+            self.comm.Free()
+            raise
+        self.nodes = nodes or (topology.within(parent, self.comm) if parent else topology.nodes(self.comm))
+        self.near = frozenset(next(node for node in self.nodes if self.rank in node))
+        self.queue = Queue(MPI.Query_thread() == MPI.THREAD_MULTIPLE, self._show)
 
     def _agreed(self, engine: str) -> str:
         """Settle with all ranks what they must not decide differently."""
@@ -81,50 +108,68 @@ class Context:
         return engine
 
     @classmethod
-    def of(cls, comm: MPI.Intracomm, *options: Any) -> "Context":
+    def of(
+        cls,
+        comm: MPI.Intracomm,
+        nodes: Nodes | None,
+        engine: str,
+        limits: Limits,
+        *origin: Any,
+    ) -> "Context":
         """Give the communicator's context for these options; make it, collectively, if there is none."""
         contexts: Any = comm.Get_attr(_keyval())
         if contexts is None:
             contexts = {}
             comm.Set_attr(_keyval(), contexts)
+        options = nodes, engine, limits
         if options not in contexts:
-            contexts[options] = cls(comm, *options)
+            contexts[options] = cls(comm, *options, *origin)
         return contexts[options]
 
-    def keep(self, key: tuple, plan: "Plan") -> None:
-        """Remember a plan, and forget the oldest where there are too many."""
-        self.plans[key] = plan
-        *call, parameters = key
-        if plan.frame and not parameters and compiled.reads_objects():
-            self.frames[tuple(call)] = plan.frame
-            self._show()
-        if len(self.plans) > PLANS:
-            oldest = next(iter(self.plans))
-            del self.plans[oldest]
-            self.frames.pop(oldest[:-1], None)
-            self.visible.pop(oldest[:-1], None)
+    def finish(self) -> None:
+        """Return when all that was started is done."""
+        if not self.queue.idle:
+            self.queue.finish()
 
-    def kept(self, key: tuple) -> "Plan":
-        """Give a plan, which becomes the last to be forgotten."""
-        self.plans[key] = plan = self.plans.pop(key)
+    def plan(self, call: Call, algorithm: str, parameters: dict[str, Any], *arrays: np.dtype | None) -> Plan:
+        """Find the plan of a call, or make it.
+
+        Parameters
+        ----------
+        call, algorithm, parameters
+            As for :func:`~mpicoll.plan.bind`.
+        *arrays : numpy.dtype or None
+            Types of the NumPy arrays that the fast path is to take; each has a plan of its own.
+        """
+        if call.key is None:
+            return bind(self, call, algorithm, parameters)
+        key = (*call.key, algorithm, tuple(sorted(parameters.items())), arrays)
+        plan = self.plans.pop(key, None) or bind(self, call, algorithm, parameters)
+        self.plans[key] = plan  # as the last to be forgotten
+        if len(self.plans) > PLANS:
+            forgotten = self.plans.pop(next(iter(self.plans)))
+            for quick in [quick for quick, frame in self.frames.items() if frame == forgotten.frame]:
+                del self.frames[quick]
+                self.visible.pop(quick, None)
         return plan
 
-    def start(self, request: "Persistent") -> None:
-        """Put a collective at the end of the queue."""
-        self.started.append(request)
-        self._show()
+    def choose(self, question: tuple, choice: selection.Choice) -> None:
+        """Remember what serves calls of a kind."""
+        if len(self.choices) >= PLANS:
+            self.choices.clear()
+        self.choices[question] = choice
 
-    def finish(self, last: "Persistent | None" = None) -> None:
-        """Run what was started, in order, up to one of them; or all of it."""
-        try:
-            while self.started and (last is None or last in self.started):
-                self.started.popleft().run()
-        finally:
-            self._show()
+    def remember(self, quick: tuple, frame: int) -> None:
+        """Let the fast path run a frame, or for 0 the native collective, when it sees `quick`."""
+        if len(self.frames) >= PLANS:
+            self.frames.clear()
+            self.visible.clear()
+        self.frames[quick] = frame
+        self._show(self.queue.idle)
 
-    def _show(self) -> None:
-        """Let the fast path, which does not look at the queue, find frames only while that is empty."""
-        if self.started:
+    def _show(self, idle: bool) -> None:
+        """Let the fast path, which does not look at the queue, find frames only while that is idle."""
+        if not idle:
             self.visible.clear()
         elif len(self.visible) != len(self.frames):
             self.visible.update(self.frames)
@@ -135,8 +180,8 @@ class Context:
         return self.comm == MPI.COMM_NULL
 
     def close(self) -> None:
-        """Free the private duplicate."""
-        self.started.clear()
+        """Free the private duplicate, after what was started."""
+        self.queue.close()
         self.plans.clear()
         self.frames.clear()
         self.visible.clear()

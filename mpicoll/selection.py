@@ -4,11 +4,14 @@ The first of these that answers decides:
 
 1. the call's ``algorithm=``,
 2. the environment, e.g. ``MPICOLL_ALLREDUCE=ring``,
-3. the table below.
+3. the table below: the first row whose algorithm can serve the call.
 """
 
 import os
 from typing import Any, NamedTuple
+
+from .schedule import find
+from .schedule.collectives import COLLECTIVES
 
 NATIVE = "native"
 AUTO = "auto"
@@ -17,12 +20,30 @@ CHUNK = 1 << 17  # bytes in a chunk of a pipelined algorithm
 CHUNKS = 256  # at most
 
 
-class Call(NamedTuple):
-    """What the choice depends on."""
+class Asked(NamedTuple):
+    """What the choice depends on.
+
+    Attributes
+    ----------
+    collective : str
+    nbytes : int or None
+        Of the whole vector; None where not every rank knows it.
+    size : int
+        Ranks.
+    commutative : bool
+        Whether operands may be swapped.
+    counted : bool
+        Whether blocks may be unequal, of which each rank may know only its own.
+    native : bool
+        Whether the native collective can serve.
+    """
 
     collective: str
-    nbytes: int
+    nbytes: int | None
     size: int
+    commutative: bool = True
+    counted: bool = False
+    native: bool = True
 
 
 class Choice(NamedTuple):
@@ -30,27 +51,27 @@ class Choice(NamedTuple):
 
     algorithm: str
     reason: str
-    asked: bool
+    asked: bool = False
 
 
-def choose(call: Call, algorithm: str = AUTO) -> Choice:
+def choose(what: Asked, algorithm: str = AUTO) -> Choice:
     """Choose the algorithm for a call.
 
     Parameters
     ----------
-    call : Call
+    what : Asked
     algorithm : str
         What the caller asked for; ``"auto"`` leaves it to the environment and the table.
     """
     if algorithm != AUTO:
         return Choice(algorithm, "asked for by the call", True)
-    variable = f"MPICOLL_{call.collective.upper()}"
+    variable = f"MPICOLL_{what.collective.upper()}"
     if (os.environ.get(variable) or AUTO) != AUTO:
         return Choice(os.environ[variable], f"asked for by {variable}", True)
-    for row in TABLE[call.collective]:
-        if call.nbytes <= row.upto and call.size <= row.ranks:
-            return Choice(row.algorithm, f"built-in table: {row}", False)
-    raise AssertionError(call)
+    for row in TABLE[what.collective]:
+        if row.fits(what):
+            return Choice(row.algorithm, f"built-in table: {row}")
+    raise AssertionError(what)
 
 
 class Row(NamedTuple):
@@ -60,23 +81,78 @@ class Row(NamedTuple):
     ranks: float
     algorithm: str
 
+    def fits(self, what: Asked) -> bool:
+        """Whether the row is for such a call, and its algorithm can serve it."""
+        nbytes = 0 if what.nbytes is None else what.nbytes
+        if nbytes > self.upto or what.size > self.ranks:
+            return False
+        if self.algorithm == NATIVE:
+            return what.native
+        algorithm = find(what.collective, self.algorithm)
+        return (
+            algorithm.serves(what.size)
+            and (what.commutative or not algorithm.commutative)
+            and not (what.counted and algorithm.transit)
+        )
+
     def __str__(self) -> str:
-        return f"up to {self.upto:,.0f} bytes on up to {self.ranks:,.0f} ranks"
+        length = "vectors of any length" if self.upto == ANY else f"vectors up to {self.upto:,.0f} bytes"
+        ranks = "any number of ranks" if self.ranks == ANY else f"up to {self.ranks:,.0f} ranks"
+        return f"{'faster here, ' if self.algorithm == NATIVE else ''}{length} on {ranks}"
 
 
-# From runs of benchmarks/side_by_side.py on 2 and 4 ranks of one node with each of three MPI libraries;
-# for more ranks from the costs: doubling sends log2(p) vectors where halving sends two.
+# From runs of benchmarks/side_by_side.py on 2 and 4 ranks of one node with each of three MPI libraries; for
+# more ranks from the costs: doubling sends log2(p) vectors where halving sends two, and Bruck has log2(p)
+# steps where direct has p - 1 messages. Native rows are where no schedule comes near the libraries' own.
 ANY = float("inf")
 TABLE = {
+    "allgather": [
+        Row(1 << 20, 2, "direct"),
+        Row(ANY, 2, NATIVE),
+        Row(4 << 20, 8, "direct"),
+        Row(ANY, 8, NATIVE),
+        Row(64 << 10, ANY, "bruck"),
+        Row(ANY, ANY, "ring"),
+    ],
     "allreduce": [
         Row(128 << 10, 2, "recursive_doubling"),
         Row(64 << 10, 4, "recursive_doubling"),
         Row(16 << 10, ANY, "recursive_doubling"),
         Row(ANY, ANY, "recursive_halving_doubling"),
-    ]
+    ],
+    "alltoall": [
+        Row(ANY, 8, "direct"),
+        Row(4 << 10, ANY, "bruck"),
+        Row(ANY, ANY, "pairwise"),
+    ],
+    "barrier": [Row(ANY, ANY, "dissemination")],
+    "bcast": [
+        Row(ANY, 2, "binomial"),
+        Row(512 << 10, ANY, "binomial"),
+        Row(ANY, 8, NATIVE),
+        Row(ANY, ANY, "scatter_ring"),
+    ],
+    "exscan": [Row(ANY, ANY, "recursive_doubling")],
+    "gather": [Row(16 << 10, ANY, "binomial"), Row(ANY, ANY, "linear")],
+    "reduce": [
+        Row(ANY, 2, "binomial"),
+        Row(ANY, 8, "circulant"),
+        Row(64 << 10, ANY, "binomial"),
+        Row(ANY, ANY, "halving_gather"),
+        Row(ANY, ANY, "binomial"),
+    ],
+    "reduce_scatter": [
+        Row(ANY, 2, "direct"),
+        Row(ANY, 8, "recursive_halving"),
+        Row(64 << 10, ANY, "recursive_halving"),
+        Row(ANY, ANY, "pairwise"),
+        Row(ANY, ANY, "direct"),
+    ],
+    "scan": [Row(ANY, ANY, "recursive_doubling")],
+    "scatter": [Row(16 << 10, ANY, "binomial"), Row(ANY, ANY, "linear")],
 }
 
-VARIABLES = tuple(f"MPICOLL_{collective.upper()}" for collective in TABLE)
+VARIABLES = tuple(f"MPICOLL_{collective.upper()}" for collective in COLLECTIVES)
 
 
 def pipeline(nbytes: int) -> dict[str, Any]:

@@ -1,8 +1,13 @@
 """Which ranks share a node."""
 
+from typing import TYPE_CHECKING
+
 from mpi4py import MPI
 
 from .schedule.registry import Nodes
+
+if TYPE_CHECKING:
+    from .context import Context
 
 
 def nodes(comm: MPI.Intracomm) -> Nodes:
@@ -20,6 +25,19 @@ def nodes(comm: MPI.Intracomm) -> Nodes:
     for rank, leader in enumerate(comm.allgather(lowest)):
         members.setdefault(leader, []).append(rank)
     return tuple(tuple(ranks) for _, ranks in sorted(members.items()))
+
+
+def within(whole: "Context", comm: MPI.Intracomm) -> Nodes:
+    """Tell the nodes of a communicator from those of one that has all of its ranks; local."""
+    mine, all_ranks = comm.Get_group(), whole.comm.Get_group()
+    ranks = mine.Translate_ranks(None, all_ranks)
+    mine.Free()
+    all_ranks.Free()
+    node_of = {rank: number for number, node in enumerate(whole.nodes) for rank in node}
+    members: dict[int, list[int]] = {}
+    for rank, there in enumerate(ranks):
+        members.setdefault(node_of[there], []).append(rank)
+    return tuple(tuple(members_of) for members_of in members.values())
 
 
 def check(placement: Nodes, size: int) -> Nodes:

@@ -2,7 +2,8 @@
 
 Every rank's vector repeats a random period, so the expected result repeats too, and each rank computes
 it by itself, without MPI, in little time at any number of ranks. The period is a prime: the chunks of a
-vector do not repeat, so one that is delivered to another's place is found.
+vector do not repeat, so one that is delivered to another's place is found. What a rank finds after which
+collective is in ``cases``.
 
 The values are such that every order of combining gives the same result: for a sum integers, also in
 floats, small enough for the sum of all ranks' to be exact; for a product of floats powers of two with a
@@ -39,7 +40,10 @@ def find_dtype(name: str) -> np.dtype[Any]:
 
 
 def period(rank: int, size: int, dtype: np.dtype[Any], op: str, seed: int = 0) -> Array:
-    """Return the values that one rank's vector repeats, always the same for the same arguments."""
+    """Return the values that one rank's vector repeats, always the same for the same arguments.
+
+    Without an op they are of the whole range of the type, or of its significand.
+    """
     rng = np.random.default_rng((seed, rank))
     if kind(dtype.name) == "integers":
         if op == "SUM":  # no sum may overflow: some libraries saturate where others wrap around
@@ -72,27 +76,34 @@ def _precision(dtype: np.dtype[Any]) -> tuple[int, int]:
 
 
 @functools.lru_cache(maxsize=1)
-def reduced_period(size: int, dtype: np.dtype[Any], op: str, seed: int = 0) -> Array:
-    """Return the period of the reduction over all ranks, in rank order."""
+def reduced_period(
+    size: int, dtype: np.dtype[Any], op: str, seed: int = 0, *, ranks: int | None = None
+) -> Array:
+    """Return the period of the reduction over all ranks, or the first so many, in rank order."""
     combine = getattr(np, OPS[op][0])
     result = period(0, size, dtype, op, seed)
     with np.errstate(over="ignore"):  # integers wrap around
-        for rank in range(1, size):
+        for rank in range(1, size if ranks is None else ranks):
             result = combine(result, period(rank, size, dtype, op, seed)).astype(dtype)
     # One rank alone keeps its values even where the op would give 0 or 1.
     return result
 
 
-def repeat(values: Array, count: int) -> Array:
-    """Return a vector of `count` elements that repeats `values`."""
-    return np.resize(values, count)
-
-
 def poison(array: Array) -> None:
     """Fill with what a result hardly is: NaN in every floating-point format, some bits in integers."""
-    array.view(np.uint8).fill(0xA5 if kind(array.dtype.name) == "integers" else 0xFF)
+    array.view(np.uint8).fill(_poison(array.dtype))
 
 
 def count_wrong(array: Array, expected: Array) -> int:
     """Return how many elements differ; a NaN differs from everything."""
     return int(np.count_nonzero(array != expected))
+
+
+def count_touched(array: Array) -> int:
+    """Return how many elements are not poisoned any more."""
+    touched = array.view(np.uint8).reshape(-1, array.itemsize) != _poison(array.dtype)
+    return int(np.count_nonzero(touched.any(axis=1)))
+
+
+def _poison(dtype: np.dtype[Any]) -> int:
+    return 0xA5 if kind(dtype.name) == "integers" else 0xFF

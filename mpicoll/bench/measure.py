@@ -9,7 +9,11 @@ result is compared with one that was computed without MPI; both outside the time
 
 A batch writes its result to the same place again and again, as a program does that calls a collective
 in a loop. In place that would combine results with results, so there each call of a batch has a buffer
-of its own.
+of its own. Where a rank need not wait for all others, as in a broadcast, the calls of a batch would overlap,
+and a long chain seem as fast as a tree: there a batch is one call.
+
+A barrier has no result. Whether it keeps ranks from leaving before the last one has entered is found out
+before it is timed: one rank comes late, and the others tell it that they are through.
 
 Sources: S. Hunold and A. Carpen-Amarie, "Reproducible MPI benchmarking is still not as easy as you
 think", IEEE Trans. Parallel Distrib. Syst. 27 (2016): the slowest rank, a random order, medians. The
@@ -20,21 +24,25 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any, TypeAlias
 
 import numpy as np
 from mpi4py import MPI
 
-from . import data
+from .cases import Case, fill
+from .data import Array
+from .forms import FORMS
 
-Call: TypeAlias = Callable[[Any, Any], Any]  # (sendbuf, recvbuf)
-Pairs: TypeAlias = list[tuple[Any, data.Array]]  # the arguments of the calls of a batch
+Call: TypeAlias = Callable[..., Any]  # takes what Buffers.arguments gives
+Arguments: TypeAlias = list[tuple[Any, ...]]  # of each call of a batch
 
 BATCH_TIME = 50e-6  # s, what a batch of short calls should take
 BATCH_CALLS = 100  # at most
 BATCH_BYTES = 2**18  # at most, in place
 ROUNDS = 5  # at least
+LATE = 0.02  # s that a rank comes late to a barrier
+LATE_RANKS = 16  # at most so many do, one after the other
 
 
 @dataclass
@@ -48,10 +56,11 @@ class Timing:
     batch : int
         Calls in a batch.
     wrong : int or None
-        Wrong elements, over all ranks and samples; None if results were not checked.
+        Wrong elements, over all ranks and samples, or ranks that left a barrier too early; None if results
+        were not checked.
     """
 
-    samples: data.Array
+    samples: Array
     batch: int
     wrong: int | None
 
@@ -63,24 +72,31 @@ def measure(
     dtype: np.dtype[Any],
     op: str,
     *,
+    collective: str = "allreduce",
+    root: int = 0,
     in_place: bool = False,
     check: bool = True,
     min_time: float = 0.1,
     seed: int = 0,
     tick: Callable[[float], None] | None = None,
 ) -> tuple[dict[str, Timing], dict[str, str]]:
-    """Time all-reduce calls beside one another; collective.
+    """Time calls of a collective beside one another; collective.
 
     Parameters
     ----------
     comm : MPI.Intracomm
         The ranks; its native collectives synchronise them and bring the times together.
     calls : dict of str to callable
-        The competitors. Each is called with a send buffer (or ``MPI.IN_PLACE``) and a receive buffer.
+        The competitors. Each is called with a send buffer and a receive buffer, as mpi4py takes them; in a
+        broadcast with the one buffer, in a barrier with nothing.
     count, dtype, op
-        The vector, and the name of the op in MPI.
+        The vector, and the name of the op in MPI; empty where the collective takes none.
+    collective : str, optional
+        What the competitors are.
+    root : int, optional
+        The root that they have, where there is one.
     in_place : bool, optional
-        Whether the vector is given in the receive buffer.
+        Whether the vector is given in the buffer of the result.
     check : bool, optional
         Whether to poison the receive buffer before and to check the result after every sample.
     min_time : float, optional
@@ -97,24 +113,27 @@ def measure(
     refusals : dict of str to str
         Why the others do not.
     """
-    send = data.repeat(data.period(comm.rank, comm.size, dtype, op, seed), count)
-    expected = data.repeat(data.reduced_period(comm.size, dtype, op, seed), count) if check else None
-    most = max(1, min(BATCH_CALLS, BATCH_BYTES // send.nbytes)) if in_place else BATCH_CALLS
-    rows = np.empty((most if in_place else 1, count), dtype)
+    case = Case(collective, comm.rank, comm.size, count, dtype, op, root, in_place, seed)
+    most = _most_calls(case)
+    buffers = Buffers(case, most if in_place else 1)
 
     refusals: dict[str, str] = {}
     batches: dict[str, int] = {}
     for label, call in calls.items():
         # The first call compiles, connects and allocates; it is not timed.
-        if reason := _refusal(comm, call, _prepare(send, rows, 1, in_place)):
+        if reason := _refusal(comm, call, buffers.arguments(1)):
             refusals[label] = reason
         else:
-            seconds = _estimate(comm, call, _prepare(send, rows, 1, in_place))
+            seconds = _estimate(comm, call, buffers.arguments(1))
             batches[label] = min(max(1, round(BATCH_TIME / seconds)), most)
 
+    if not batches:
+        return {}, refusals
     labels = list(batches)
     times: list[list[float]] = [[] for _ in labels]
     wrong = np.zeros(len(labels), np.int64)
+    if check and collective == "barrier":
+        wrong += [_left_early(comm, calls[label]) for label in labels]
     rng = np.random.default_rng(seed)
     with _no_garbage_collection():
         for done in _rounds(comm, min_time * len(labels)):
@@ -122,10 +141,10 @@ def measure(
                 tick(done)
             for index in rng.permutation(len(labels)):
                 batch = batches[labels[index]]
-                pairs = _prepare(send, rows, batch, in_place, poisoned=check)
-                times[index].append(_time(comm, calls[labels[index]], pairs))
-                if expected is not None:
-                    wrong[index] += sum(data.count_wrong(row, expected) for row in rows[:batch])
+                arguments = buffers.arguments(batch, poisoned=check)
+                times[index].append(_time(comm, calls[labels[index]], arguments))
+                if check:
+                    wrong[index] += buffers.count_wrong(batch)
     slowest = _over_ranks(comm, np.array(times), MPI.MAX)
     wrong = _over_ranks(comm, wrong, MPI.SUM)
     timings = {
@@ -145,42 +164,82 @@ def _rounds(comm: MPI.Intracomm, seconds: float) -> Iterator[float]:
         done = comm.bcast(min((perf_counter() - begin) / seconds, rounds / ROUNDS))
 
 
-def _prepare(send: data.Array, rows: data.Array, calls: int, in_place: bool, poisoned: bool = False) -> Pairs:
-    """Return the arguments of the calls of a batch, their receive buffers made ready."""
-    if in_place:
-        rows[:calls] = send
-        return [(MPI.IN_PLACE, row) for row in rows[:calls]]
-    if poisoned:
-        data.poison(rows)
-    return [(send, rows[0])] * calls
+def _most_calls(case: Case) -> int:
+    """Return how many calls a batch may have."""
+    if not FORMS[case.collective].waits:
+        return 1
+    nbytes = case.received * case.dtype.itemsize
+    return max(1, min(BATCH_CALLS, BATCH_BYTES // nbytes)) if case.in_place else BATCH_CALLS
 
 
-def _time(comm: MPI.Intracomm, call: Call, pairs: Pairs) -> float:
+class Buffers:
+    """A rank's buffers for the calls of a batch.
+
+    Parameters
+    ----------
+    case : Case
+        What is in them.
+    rows : int
+        Receive buffers; calls beyond these take the first one again.
+    """
+
+    def __init__(self, case: Case, rows: int) -> None:
+        self._case = case
+        self._send = np.empty(case.sent, case.dtype)
+        self._rows = np.empty((rows, case.received), case.dtype)
+        fill(self._send, case.given)
+
+    def arguments(self, calls: int, poisoned: bool = False) -> Arguments:
+        """Make the receive buffers ready for a batch, and return the arguments of its calls."""
+        rows = self._rows[:calls]
+        for row in rows:
+            self._case.reset(row, poisoned)
+        return [self._one(row) for row in rows] * (calls // len(rows))
+
+    def count_wrong(self, calls: int) -> int:
+        """Return how many elements are wrong after a batch."""
+        return sum(self._case.count_wrong(row) for row in self._rows[:calls])
+
+    def _one(self, row: Array) -> tuple[Any, ...]:
+        match self._case.collective:
+            case "barrier":
+                return ()
+            case "bcast":
+                return (row,)
+            case "scatter":
+                send = self._send if self._case.at_root else None
+                return send, MPI.IN_PLACE if self._case.inside else row
+        return MPI.IN_PLACE if self._case.inside else self._send, row
+
+
+def _time(comm: MPI.Intracomm, call: Call, batch: Arguments) -> float:
     """Return this rank's seconds for one call, the mean over a batch."""
     comm.Barrier()
     begin = perf_counter()
-    for send, recv in pairs:
-        call(send, recv)
-    return (perf_counter() - begin) / len(pairs)
+    for arguments in batch:
+        call(*arguments)
+    return (perf_counter() - begin) / len(batch)
 
 
-def _estimate(comm: MPI.Intracomm, call: Call, pairs: Pairs) -> float:
+def _estimate(comm: MPI.Intracomm, call: Call, batch: Arguments) -> float:
     """Return roughly the slowest rank's seconds for one call; the same on all ranks."""
-    times = [_time(comm, call, pairs)]
+    times = [_time(comm, call, batch)]
     if comm.allreduce(times[0], MPI.MAX) < 1e-2:  # once more, less roughly
-        times += [_time(comm, call, pairs * 5) for _ in range(4)]
+        times += [_time(comm, call, batch * 5) for _ in range(4)]
     return max(comm.allreduce(min(times), MPI.MAX), 1e-9)
 
 
-def _refusal(comm: MPI.Intracomm, call: Call, pairs: Pairs) -> str:
+def _refusal(comm: MPI.Intracomm, call: Call, batch: Arguments) -> str:
     """Make a first call; return why it is refused, or nothing.
 
-    A call may have an attribute ``prepare``, which does all but send. What it refuses on some ranks only
-    is a mistake in an algorithm, and an exception on all of them.
+    A call may have an attribute ``prepare``, which does all but send, and may give what to free. What it
+    refuses on some ranks only is a mistake in an algorithm, and an exception on all of them.
     """
     reason = ""
     try:
-        getattr(call, "prepare", call)(*pairs[0])
+        prepared = getattr(call, "prepare", call)(*batch[0])
+        if prepared is not None:
+            prepared.Free()
     except (ValueError, TypeError, BufferError, MPI.Exception) as error:
         reason = str(error) or type(error).__name__
     reasons = comm.allgather(reason)
@@ -188,11 +247,38 @@ def _refusal(comm: MPI.Intracomm, call: Call, pairs: Pairs) -> str:
         ranks = [rank for rank, reason in enumerate(reasons) if reason]
         raise RuntimeError(f"on ranks {ranks} only: {max(reasons)}")
     if not any(reasons):
-        call(*pairs[0])
+        call(*batch[0])
     return max(reasons)
 
 
-def _over_ranks(comm: MPI.Intracomm, values: data.Array, op: MPI.Op) -> data.Array:
+def _left_early(comm: MPI.Intracomm, call: Call) -> int:
+    """Return how often another rank was through a barrier that this one had not entered.
+
+    A rank that is through says so in a message. One that is there before the last rank enters is proof;
+    clocks are not compared.
+    """
+    early = 0
+    message = np.empty(0, np.uint8)
+    for late in range(0, comm.size, -(-comm.size // LATE_RANKS)):
+        comm.Barrier()
+        if comm.rank != late:
+            call()
+            comm.Send(message, late)
+            continue
+        came, end = 0, perf_counter() + LATE
+        while perf_counter() < end:
+            sleep(LATE / 100)  # the others may need the core
+            while comm.Iprobe():
+                comm.Recv(message)
+                came += 1
+        call()
+        for _ in range(comm.size - 1 - came):
+            comm.Recv(message)
+        early += came
+    return early
+
+
+def _over_ranks(comm: MPI.Intracomm, values: Array, op: MPI.Op) -> Array:
     result = np.empty_like(values)
     comm.Allreduce(values, result, op)
     return result

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .forms import FORMS
 from .records import NATIVE, Record
 from .words import format_size
 
@@ -31,13 +32,13 @@ def check_target(path: str) -> None:
         pass
 
 
-def bound(nbytes: float, ranks: int, alpha: float, beta: float) -> float:
-    """Return the least seconds of an all-reduce by messages, combining taken as free.
+def bound(collective: str, nbytes: float, ranks: int, alpha: float, beta: float) -> float:
+    """Return the least seconds of a collective by messages, combining taken as free.
 
-    Every rank must hear of every other, which takes ceil(log2 p) rounds, and 2(p-1)/p of the vector must
-    pass each rank's link.
+    Some rank must hear of every other, or every rank of one, which takes ceil(log2 p) rounds; and as many
+    vectors must pass some rank's link as the factor of busbw says.
     """
-    return math.ceil(math.log2(ranks)) * alpha + 2 * (ranks - 1) / ranks * nbytes * beta
+    return math.ceil(math.log2(ranks)) * alpha + FORMS[collective].busbw(ranks) * nbytes * beta
 
 
 def plot(records: Sequence[Record], path: str, alpha: float, beta: float) -> None:
@@ -75,7 +76,7 @@ def plot(records: Sequence[Record], path: str, alpha: float, beta: float) -> Non
         axes.plot(*zip(*points, strict=True), label=label, **_style(label, list(last)))
     bottom = axes.get_ylim()[0]
     if ranks > 1:
-        least = [bound(size, ranks, alpha, beta) * 1e6 for size in sizes]
+        least = [bound(where["collective"], size, ranks, alpha, beta) * 1e6 for size in sizes]
         bottom = min(bottom, least[0] / 1.5)
         speed = f"{1e-9 / beta:.1f}" if beta else "?"
         label = f"alpha-beta bound of messages:\n{alpha * 1e6:.2f} \N{MICRO SIGN}s, {speed} GB/s (ping-pong)"
@@ -92,8 +93,11 @@ def plot(records: Sequence[Record], path: str, alpha: float, beta: float) -> Non
     axes.spines[["top", "right"]].set_visible(False)
     title = f"{where['collective']}, {ranks} ranks on {nodes} node{'s' if nodes > 1 else ''}"
     axes.set_title(title, loc="left", weight="bold", pad=24)
-    what = f"{where['dtype']} {where['op']}{', in place' if where['in_place'] else ''}"
-    subtitle = f"{what}; {where['mpi']}; {where['cores']} cores"
+    what = " ".join(filter(None, (where["dtype"], where["op"])))
+    root = "" if where.get("root") is None else f", root {where['root']}"
+    subtitle = (
+        f"{what}{root}{', in place' if where['in_place'] else ''}; {where['mpi']}; {where['cores']} cores"
+    )
     axes.text(0, 1.02, subtitle, transform=axes.transAxes, fontsize="small", color="0.35")
     figure.legend(loc="outside right upper", frameon=False, fontsize="small")
     figure.savefig(path, dpi=150)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from .forms import FORMS
+
 if TYPE_CHECKING:
     from .measure import Timing
 
 Record: TypeAlias = dict[str, Any]
 
 NATIVE = "native"
-# busbw is algbw times this: the vectors that must pass a rank's link whichever algorithm is used.
-BUS_FACTORS = {"allreduce": lambda p: 2 * (p - 1) / p}
 
 
 def record(
@@ -27,7 +27,7 @@ def record(
     collective, algorithm : str
         What was measured.
     nbytes : int
-        Size of the vector.
+        Size of the vector; 0 if there is none.
     timing : Timing
         The measurement.
     native : float or None
@@ -53,7 +53,7 @@ def record(
         "p95_us": p95 * 1e6,
         "min_us": float(timing.samples.min()) * 1e6,
         "algbw_GBps": algbw / 1e9,
-        "busbw_GBps": algbw / 1e9 * BUS_FACTORS[collective](more["ranks"]),
+        "busbw_GBps": algbw / 1e9 * FORMS[collective].busbw(more["ranks"]),
         "ratio": None if native is None else native / median,
         "wrong": timing.wrong,
     }

@@ -8,6 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .. import Communicator
+from .forms import FORMS
 from .measure import Call, measure
 from .records import NATIVE, Record, record
 from .words import parse_algorithm
@@ -15,8 +16,16 @@ from .words import parse_algorithm
 Refusal = tuple[str, int, str]  # algorithm, size in bytes, reason
 
 
-def competitors(world: MPI.Intracomm, algorithms: Sequence[str], op: str, **options: Any) -> dict[str, Call]:
-    """Return what a user calls: the native all-reduce through mpi4py, and ours through a Communicator.
+def competitors(
+    world: MPI.Intracomm,
+    algorithms: Sequence[str],
+    op: str = "",
+    *,
+    collective: str = "allreduce",
+    root: int = 0,
+    **options: Any,
+) -> dict[str, Call]:
+    """Return what a user calls: the native collective through mpi4py, and ours through a Communicator.
 
     Parameters
     ----------
@@ -25,23 +34,36 @@ def competitors(world: MPI.Intracomm, algorithms: Sequence[str], op: str, **opti
     algorithms : sequence of str
         Names, with parameters if need be, as :func:`~mpicoll.bench.words.parse_algorithm` reads them.
     op : str
-        The op's name in MPI.
+        The op's name in MPI, where the collective takes one.
+    collective : str
+        One of :data:`~mpicoll.bench.forms.FORMS`.
+    root : int
+        The root, where the collective takes one.
     **options
         For :class:`~mpicoll.Communicator`.
     """
-    ours = Communicator(world, **options)
-    calls: dict[str, Call] = {NATIVE: partial(world.Allreduce, op=getattr(MPI, op))}
+    ours, form = Communicator(world, **options), FORMS[collective]
+    fixed: dict[str, Any] = {"op": getattr(MPI, op)} if form.combines else {}
+    fixed |= {"root": root} if form.rooted else {}
+    calls: dict[str, Call] = {NATIVE: partial(getattr(world, form.method), **fixed)}
     for label in algorithms:
         name, parameters = parse_algorithm(label)
-        options = {"op": getattr(MPI, op), "algorithm": name, **parameters}
-        calls[label] = partial(ours.Allreduce, **options)
-        calls[label].prepare = partial(ours.Allreduce_init, **options)  # type: ignore[attr-defined]
+        chosen = {**fixed, "algorithm": name, **parameters}
+        calls[label] = partial(getattr(ours, form.method), **chosen)
+        calls[label].prepare = partial(getattr(ours, f"{form.method}_init"), **chosen)  # type: ignore[attr-defined]
     return calls
 
 
-def whole_elements(sizes: Sequence[int], dtype: np.dtype[Any]) -> list[int]:
-    """Round sizes in bytes down to whole elements, at least one; each comes once."""
-    return list(dict.fromkeys(max(1, size // dtype.itemsize) * dtype.itemsize for size in sizes))
+def whole_elements(sizes: Sequence[int], dtype: np.dtype[Any], blocks: int = 1) -> list[int]:
+    """Round sizes in bytes up to whole elements, at least one, in each of so many blocks; each comes once."""
+    unit = blocks * dtype.itemsize
+    return list(dict.fromkeys(max(1, -(-size // unit)) * unit for size in sizes))
+
+
+def vector_sizes(sizes: Sequence[int], collective: str, dtype: np.dtype[Any], ranks: int) -> list[int]:
+    """Return the sizes in bytes that are measured for those wanted; 0 where there is no vector."""
+    form = FORMS[collective]
+    return whole_elements(sizes, dtype, form.blocks(ranks)) if form.vector else [0]
 
 
 def benchmark(
@@ -52,6 +74,8 @@ def benchmark(
     dtype: np.dtype[Any],
     op: str,
     where: Record,
+    collective: str = "allreduce",
+    root: int = 0,
     in_place: bool = False,
     check: bool = True,
     min_time: float = 0.1,
@@ -61,10 +85,10 @@ def benchmark(
 
     Parameters
     ----------
-    world, calls, dtype, op, in_place, check, min_time
+    world, calls, dtype, op, collective, root, in_place, check, min_time
         As for :func:`~mpicoll.bench.measure.measure`. The native collective is among the calls.
     sizes : sequence of int
-        Bytes, whole elements.
+        Bytes of the vector, as :func:`vector_sizes` gives them.
     where : dict
         What :func:`~mpicoll.bench.provenance.provenance` says, for the records.
     tick : callable, optional
@@ -77,7 +101,14 @@ def benchmark(
     refusals : list of (str, int, str)
         Algorithm, size in bytes and reason for each that did not.
     """
-    settings = {"dtype": dtype.name, "op": op, "in_place": in_place, "min_time_s": min_time}
+    form = FORMS[collective]
+    settings = {
+        "dtype": dtype.name if form.vector else None,
+        "op": op or None,
+        "root": root if form.rooted else None,
+        "in_place": in_place,
+        "min_time_s": min_time,
+    }
     for index, nbytes in enumerate(sizes):
         count = nbytes // dtype.itemsize
         timings, refusals = measure(
@@ -86,6 +117,8 @@ def benchmark(
             count,
             dtype,
             op,
+            collective=collective,
+            root=root,
             in_place=in_place,
             check=check,
             min_time=min_time,
@@ -95,7 +128,7 @@ def benchmark(
         records = []
         for label, timing in timings.items():
             own = {"parameters": parse_algorithm(label)[1], "count": count}
-            records.append(record("allreduce", label, nbytes, timing, native, **own, **settings, **where))
+            records.append(record(collective, label, nbytes, timing, native, **own, **settings, **where))
         yield records, [(label, nbytes, reason) for label, reason in refusals.items()]
 
 

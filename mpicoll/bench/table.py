@@ -14,14 +14,32 @@ from .words import format_size
 Part = tuple[str, str]  # text, style
 
 
-def caption(collective: str, where: Record, in_place: bool) -> Text:
-    """Say what is measured where, and how to read the figures."""
-    what = f"{collective}{' in place' if in_place else ''}"
+def caption(
+    collective: str, where: Record, *, in_place: bool = False, root: int | None = None, rounded: int = 0
+) -> Text:
+    """Say what is measured where, and how to read the figures.
+
+    Parameters
+    ----------
+    collective : str
+        What is measured.
+    where : dict
+        The provenance.
+    in_place : bool
+        Whether in place.
+    root : int or None
+        The root, if there is one.
+    rounded : int
+        Bytes of which the sizes are multiples, if those asked for were not.
+    """
+    what = f"{collective}{' in place' if in_place else ''}{'' if root is None else f' at root {root}'}"
     place = ", ".join(_many(where[thing], thing.rstrip("s")) for thing in ("ranks", "nodes", "cores"))
     lines = (
         f"# {what}: {place}; {where['mpi']}; mpicoll {where['mpicoll']}\n"
         "# times: one call on the slowest rank; ratio: native median / median, more is better; *: our best"
     )
+    if rounded:
+        lines += f"\n# sizes: rounded up to multiples of {rounded} B"
     return Text(lines, style="dim")
 
 
@@ -38,17 +56,18 @@ def rows(records: Sequence[Record], width: int) -> Text:
     lines = Text()
     for item in records:
         wrong = item["wrong"]
+        vector = item["size"] > 0
         line = _columns(
             (
-                str(item["size"]),
-                str(item["count"]),
-                item["dtype"],
-                item["op"],
+                str(item["size"]) if vector else "-",
+                str(item["count"]) if vector else "-",
+                item["dtype"] or "-",
+                item["op"] or "-",
                 ("*" if id(item) in winners else " ") + item["algorithm"],
                 _time(item["median_us"]),
                 _time(item["p95_us"]),
-                _decimals(item["algbw_GBps"]),
-                _decimals(item["busbw_GBps"]),
+                _decimals(item["algbw_GBps"]) if vector else "-",
+                _decimals(item["busbw_GBps"]) if vector else "-",
                 _ratio(item["ratio"]),
                 "-" if wrong is None else str(wrong),
             ),
@@ -70,12 +89,13 @@ def rows(records: Sequence[Record], width: int) -> Text:
 def summary(records: Sequence[Record]) -> Text:
     """Return the best algorithm for each size and the geometric mean of the ratios to native."""
     winners = best(records)
-    width = max((len(item["algorithm"]) for item in winners), default=0)
+    if not winners:
+        return Text("# no right result of ours to compare with native", style="bold")
+    width = max(len(item["algorithm"]) for item in winners)
     lines = Text("# best for each size, and its ratio to native\n", style="bold")
     for item in winners:
-        lines.append(
-            f"# {format_size(item['size']):>9}  {item['algorithm']:{width}}  {_ratio(item['ratio']):>6}\n"
-        )
+        size = format_size(item["size"]) if item["size"] else "-"
+        lines.append(f"# {size:>9}  {item['algorithm']:{width}}  {_ratio(item['ratio']):>6}\n")
     mean = mean_ratio(winners)
     lines.append("# geometric mean of these ratios: ", style="bold")
     lines.append("no native time to compare with" if mean is None else f"{mean:.2f}", style="bold green")
@@ -96,7 +116,7 @@ def notes(refusals: Iterable[tuple[str, int, str]]) -> Text:
         sizes.setdefault(algorithm, []).append(nbytes)
         reasons.setdefault(algorithm, reason)
     lines = [
-        f"# left out: {algorithm}, {_span(sizes[algorithm])}: {' '.join(reason.split())}"
+        f"# left out: {algorithm}{_span(sizes[algorithm])}: {' '.join(reason.split())}"
         for algorithm, reason in reasons.items()
     ]
     return Text("\n".join(lines), style="yellow")
@@ -123,8 +143,10 @@ def _ratio(value: float | None) -> str:
 
 
 def _span(sizes: Sequence[int]) -> str:
+    if not any(sizes):  # a barrier has none
+        return ""
     first, last = format_size(min(sizes)), format_size(max(sizes))
-    return first if first == last else f"{first} to {last}"
+    return f", {first}" if first == last else f", {first} to {last}"
 
 
 def _many(number: int, thing: str) -> str:

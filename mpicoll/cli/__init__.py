@@ -3,7 +3,7 @@
 import click
 
 from .. import __version__
-from . import bench, draw, info, listing, verify
+from . import bench, draw, info, listing, run, verify
 from .program import COLLECTIVE, Program, is_first
 
 __all__ = ["main", "program"]
@@ -24,7 +24,7 @@ def program(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for _module in (bench, listing, verify, draw, info):
+for _module in (run, bench, listing, verify, draw, info):
     program.add_command(_module.command)
 
 

@@ -4,29 +4,44 @@ import os
 import sys
 
 import click
+from click.core import ParameterSource
 
 from .. import launch
 from ..bench import words
+from ..bench.forms import FORMS
 from ..schedule import algorithms as registered
 from ..schedule import find
+from ..schedule.collectives import COLLECTIVES
 from .program import agree, parsed, start_mpi
 
-NAMES = [algorithm.name for algorithm in registered("allreduce")]
 
-
-def parse_algorithms(text: str) -> list[str]:
+def parse_algorithms(collective: str, text: str) -> list[str]:
     """Read the option --algorithms; native is measured in any case."""
     items = [item.strip() for item in text.split(",")]
     for item in items:
         name, _ = words.parse_algorithm(item)
         if name not in ("all", "auto", "native"):
-            find("allreduce", name)
-    found = [name for item in items for name in (NAMES if item == "all" else [item])]
+            find(collective, name)
+    every = [algorithm.name for algorithm in registered(collective)]
+    found = [name for item in items for name in (every if item == "all" else [item])]
     return [name for name in dict.fromkeys(found) if name != "native"]
 
 
-@click.command("bench")
-@click.argument("collective", type=click.Choice(["allreduce"]))
+def _algorithms(context: click.Context, _parameter: click.Parameter, value: str) -> list[str]:
+    try:
+        return parse_algorithms(context.params["collective"], value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _list_algorithms() -> str:
+    """Name every collective's algorithms, for the help."""
+    lines = (f"{name}: {', '.join(a.name for a in registered(name))}" for name in COLLECTIVES)
+    return "\n\n".join(("The algorithms:", *lines))
+
+
+@click.command("bench", epilog=_list_algorithms())
+@click.argument("collective", type=click.Choice(list(COLLECTIVES)), is_eager=True)  # others depend on it
 @click.option(
     "-n", "ranks", type=click.IntRange(1), metavar="RANKS", help="Start so many ranks, without mpiexec."
 )
@@ -36,15 +51,16 @@ def parse_algorithms(text: str) -> list[str]:
     show_default=True,
     callback=parsed(words.parse_sizes),
     metavar="SIZES",
-    help="Bytes: numbers, ranges a:b:xK (times K) and a:b:+K (plus K) with both ends, and commas between.",
+    help="Bytes of the vector, which is all ranks' blocks together: numbers, ranges a:b:xK (times K) and "
+    "a:b:+K (plus K) with both ends, and commas between. Rounded up to whole elements in each block.",
 )
 @click.option(
     "--algorithms",
     default="all",
     show_default=True,
-    callback=parsed(parse_algorithms),
+    callback=_algorithms,
     metavar="NAME,...",
-    help=f"Beside native: {', '.join(NAMES)}; or auto, what a call gets that asks for none. "
+    help="Beside native: all of the collective, or some; or auto, what a call gets that asks for none. "
     "Parameters follow a colon: NAME:chunks=16.",
 )
 @click.option(
@@ -63,7 +79,15 @@ def parse_algorithms(text: str) -> list[str]:
     metavar="NAME",
     help=f"One of {', '.join(words.OPS)}.",
 )
-@click.option("--in-place", is_flag=True, help="Give the vector in the receive buffer.")
+@click.option(
+    "--root",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="RANK",
+    help="For bcast, gather, reduce and scatter.",
+)
+@click.option("--in-place", is_flag=True, help="Give the vector in the buffer of the result.")
 @click.option(
     "--min-time",
     type=click.FloatRange(0, 3600, min_open=True),
@@ -84,7 +108,9 @@ def parse_algorithms(text: str) -> list[str]:
 @click.option(
     "--plot", type=click.Path(dir_okay=False), metavar="FILE", help="Draw time over size: PNG, SVG or PDF."
 )
+@click.pass_context
 def command(
+    context: click.Context,
     collective: str,
     *,
     ranks: int | None,
@@ -92,6 +118,7 @@ def command(
     algorithms: list[str],
     dtype: str,
     op: str,
+    root: int,
     in_place: bool,
     check: bool,
     min_time: float,
@@ -102,14 +129,23 @@ def command(
 
     Start it with mpiexec or with -n. At each size, samples of all algorithms are interleaved in a random
     order. All ranks meet in a barrier before a sample, outside the timed part, and the slowest rank's time
-    counts. Short calls are timed in batches, of about 50 us and at most 100 calls. Results are checked;
-    what is wrong is counted over all ranks and samples, and makes the exit status 1.
+    counts. Short calls are timed in batches, of about 50 us and at most 100 calls, where every rank waits for
+    all others. Results are checked; what is wrong is counted over all ranks and samples, and makes the exit
+    status 1.
 
-    algbw is size / time; busbw is algbw * 2(p-1)/p, for p ranks; ratio is native's median / the median.
+    algbw is size / time. busbw is algbw times a factor, for p ranks: 2(p-1)/p for allreduce; (p-1)/p for
+    allgather, alltoall, gather, reduce_scatter and scatter; 1 for the others. ratio is native's median / the
+    median.
     """
+    form = FORMS[collective]
+    for name in form.lacks():
+        if context.get_parameter_source(name) != ParameterSource.DEFAULT:
+            raise click.UsageError(f"{collective} has no --{name.replace('_', '-')}")
     _start(ranks)
+    op = op if form.combines else ""
     try:
-        words.check_op(op, dtype)
+        if op:
+            words.check_op(op, dtype)
         from ..bench import data  # noqa: PLC0415 - NumPy, which --help does not need
 
         element = data.find_dtype(dtype)
@@ -118,25 +154,38 @@ def command(
     world = start_mpi()
     if world.size == 1 and launch.rank() is None:
         raise click.UsageError("one rank has nobody to talk to: start it with -n RANKS or with mpiexec")
+    if root >= world.size:
+        raise click.UsageError(f"--root {root} given, expected 0 to {world.size - 1}")
     agree(world, _problem(json, plot) if world.rank == 0 else None)
 
     from ..bench import measure, provenance, run  # noqa: PLC0415 - need MPI
 
-    sizes = run.whole_elements(sizes, element)
+    wanted, sizes = sizes, run.vector_sizes(sizes, collective, element, world.size)
     where = provenance.provenance(world)
     alpha, beta = measure.ping_pong(world) if plot else (0.0, 0.0)
     report = None
     if world.rank == 0:
-        from .report import Report  # noqa: PLC0415 - only rank 0 needs rich
+        from ..bench import table  # noqa: PLC0415 - only rank 0 needs rich
+        from .report import Report  # noqa: PLC0415
 
-        report = Report(where, sizes, algorithms, in_place=in_place, json=json)
+        unit = element.itemsize * form.blocks(world.size)
+        caption = table.caption(
+            collective,
+            where,
+            in_place=in_place,
+            root=root if form.rooted else None,
+            rounded=unit if form.vector and any(size % unit for size in wanted) else 0,
+        )
+        report = Report(caption, sizes, algorithms, json=json)
     for rows, refusals in run.benchmark(
         world,
-        run.competitors(world, algorithms, op),
+        run.competitors(world, algorithms, op, collective=collective, root=root),
         sizes,
         dtype=element,
         op=op,
         where=where,
+        collective=collective,
+        root=root,
         in_place=in_place,
         check=check,
         min_time=min_time,

@@ -11,13 +11,13 @@ from .program import console, start_mpi
 
 @click.command("info")
 def command() -> None:
-    """Show the MPI library, the ranks and where they are, the transports, and GPU support.
+    """Show the MPI library, the ranks and where they are, the transports, threads, and GPU support.
 
     Under mpiexec it describes the job, alone this machine.
     """
-    world = start_mpi()
-    from mpi4py import MPI  # noqa: PLC0415
+    from mpi4py import MPI  # noqa: PLC0415 - starts MPI as programs do, at the thread level asked for
 
+    world = start_mpi()
     from .. import launch, topology  # noqa: PLC0415
     from ..bench.provenance import provenance  # noqa: PLC0415
 
@@ -37,6 +37,7 @@ def command() -> None:
         host, cores = places[ranks[0]][0], len(set.union(*(places[rank][1] for rank in ranks)))
         lines[f"  node {number}"] = f"{host}: {_ranks(ranks)}, {cores} core{'s' if cores > 1 else ''}"
     lines["transports"] = _transports()
+    lines["progress"] = _progress()
     lines["GPU support"] = _gpu()
     out = console()
     for name, text in lines.items():
@@ -72,6 +73,18 @@ def _transports() -> str:
     return (
         f"message, reference engine only: no {', '.join(missing)}" if missing else "message, compiled engine"
     )
+
+
+def _progress() -> str:
+    """Say where nonblocking collectives go on, at the thread level that the MPI library provides."""
+    from mpi4py import MPI  # noqa: PLC0415
+
+    names = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
+    level = {getattr(MPI, f"THREAD_{name}"): f"MPI_THREAD_{name}" for name in names}[MPI.Query_thread()]
+    where = (
+        "in the background" if level == "MPI_THREAD_MULTIPLE" else "inside Wait, Test or the next collective"
+    )
+    return f"{where} ({level})"
 
 
 def _gpu() -> str:

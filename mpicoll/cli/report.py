@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import click
 from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
 
 from .. import launch
 from ..bench import plot, records, table
@@ -19,29 +20,26 @@ class Report:
 
     Parameters
     ----------
-    where : dict
-        The provenance.
+    caption : rich.text.Text
+        What stands above the table.
     sizes : sequence of int
         What will be measured, in bytes.
     algorithms : sequence of str
         What will be measured beside native.
-    in_place : bool
-        Whether it will be measured in place.
     json : str or None
         The file for the records.
     """
 
     def __init__(
         self,
-        where: Record,
+        caption: Text,
         sizes: Sequence[int],
         algorithms: Sequence[str],
         *,
-        in_place: bool,
         json: str | None,
     ) -> None:
         self._out = console()
-        self._sizes, self._json = sizes, json
+        self._sizes, self._algorithms, self._json = sizes, algorithms, json
         self._width = max(map(len, (*algorithms, NATIVE)))
         self._records: list[Record] = []
         self._refusals: list[Refusal] = []
@@ -49,7 +47,7 @@ class Report:
         self._bar: Progress | None = None
         self._drawn = 0.0
         self._begin = time.monotonic()
-        self._print(table.caption("allreduce", where, in_place), table.heading(self._width))
+        self._print(caption, table.heading(self._width))
 
     def tick(self, done: float) -> None:
         """Draw the bar anew, a few times a second; `done` counts sizes."""
@@ -89,7 +87,8 @@ class Report:
 
     def finish(self, target: str | None, alpha: float, beta: float) -> int:
         """Show the summary, draw the plot into a file if one is given, and return the exit status."""
-        self._print(table.summary(self._records))
+        if self._algorithms:
+            self._print(table.summary(self._records))
         if self._refusals:
             self._print(table.notes(self._refusals))
         if target:
@@ -99,8 +98,8 @@ class Report:
                 self._failure = f"{target}: {error.strerror}"
         if self._failure:
             click.echo(f"mpicoll bench: {self._failure}", err=True)
-        ours = any(item["algorithm"] != NATIVE for item in self._records)
-        return int(not ours or self._failure is not None or any(item["wrong"] for item in self._records))
+        wanted = [item for item in self._records if item["algorithm"] != NATIVE or not self._algorithms]
+        return int(not wanted or self._failure is not None or any(item["wrong"] for item in self._records))
 
     def _print(self, *texts: object) -> None:
         self._out.print(*texts, sep="\n", soft_wrap=True)

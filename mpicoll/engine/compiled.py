@@ -22,19 +22,10 @@ class Compiled:
         Of the frame, for :func:`run`.
     """
 
-    def __init__(
-        self,
-        program: p.Program,
-        comm: MPI.Intracomm,
-        kernel: int,
-        workspace: np.ndarray,
-        count: int,
-        dtype: np.dtype,
-    ) -> None:
+    def __init__(self, program: p.Program, comm: MPI.Intracomm, kernel: int, workspace: np.ndarray) -> None:
         self._rows = program.rows
         self._requests = np.zeros(program.requests * libmpi.HANDLE_BYTES, np.uint8)
         self._status = np.zeros(libmpi.STATUS_BYTES, np.uint8)
-        self._dtype = dtype
         self._frame = frame = np.zeros(p.FRAME_LENGTH, np.int64)
         frame[p.PROGRAM], frame[p.LENGTH] = self._rows.ctypes.data, len(self._rows)
         frame[p.WORKSPACE], frame[p.KERNEL] = workspace.ctypes.data, kernel
@@ -43,12 +34,19 @@ class Compiled:
         frame[p.STATUS] = self._status.ctypes.data
         for i, function in enumerate(libmpi.FUNCTIONS):
             frame[p.FUNCTIONS + i] = libmpi.address(function)
-        frame[p.COUNT], frame[p.ITEMSIZE] = count, dtype.itemsize
-        frame[p.DESCR], frame[p.NDARRAY] = id(dtype), id(np.ndarray)
+        frame[p.NDARRAY] = id(np.ndarray)
+        self._dtypes: list[np.dtype] = []
         self.address: int = frame.ctypes.data
 
+    def accept(self, send: np.ndarray | None, recv: np.ndarray | None) -> None:
+        """Let :func:`run` take arrays like these, whose dtypes stay alive: the frame has their addresses."""
+        for slot, array in ((p.SENT, send), (p.RECEIVED, recv)):
+            if array is not None:
+                self._frame[slot : slot + 3] = array.size, array.itemsize, id(array.dtype)
+        self._dtypes = [array.dtype for array in (send, recv) if array is not None]
+
     def __call__(self, sendbuf: int, recvbuf: int) -> None:
-        """Run on two addresses, equal where the vector is in the receive buffer from the start."""
+        """Run on two addresses; that of a buffer which the rank does not have is not looked at."""
         check(run()(self.address, sendbuf, recvbuf, interpreter.ADDRESSES))
 
 
@@ -78,12 +76,12 @@ def reads_objects() -> bool:
     fields = (ctypes.c_int64 * (interpreter.DATA + 1)).from_address(id(array))
     frame = np.zeros(p.FRAME_LENGTH, np.int64)
     frame[p.WORKSPACE] = frame.ctypes.data
-    frame[p.COUNT], frame[p.ITEMSIZE] = array.size, array.itemsize
-    frame[p.DESCR], frame[p.NDARRAY] = id(array.dtype), id(np.ndarray)
+    frame[p.RECEIVED : p.RECEIVED + 3] = array.size, array.itemsize, id(array.dtype)
+    frame[p.NDARRAY] = id(np.ndarray)
     return (
         object.__basicsize__ % 8 == 0
         and fields[interpreter.DATA] == array.ctypes.data
-        and run()(frame.ctypes.data, 0, id(array), interpreter.OBJECT) == 0
+        and run()(frame.ctypes.data, 0, id(array), interpreter.RECV_ARRAY) == 0
     )
 
 

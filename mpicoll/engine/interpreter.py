@@ -17,31 +17,30 @@ from .program import (
     COLUMNS,
     COMBINE,
     COMM,
-    COUNT,
-    DESCR,
     FUNCTIONS,
     HANDLE_BYTES,
     ISEND,
-    ITEMSIZE,
     KERNEL,
     LENGTH,
     NDARRAY,
     PROGRAM,
+    RECEIVED,
     RECV,
     REQUESTS,
     SCRATCH,
     SEND,
     SENDBUF,
     SENDRECV,
+    SENT,
     STATUS,
     TAG,
     WAIT,
     WORKSPACE,
 )
 
-# What `run` is given, and its answer to arrays that the frame was not made for
-ADDRESSES, OBJECTS, OBJECT = 0, 1, 2
-DECLINED = -1
+# What `run` is given: two addresses; or an array to send, an array to receive into, or both
+ADDRESSES, SEND_ARRAY, RECV_ARRAY, BOTH_ARRAYS = 0, 1, 2, 3
+DECLINED = -1  # its answer to arrays that the frame was not made for
 
 # numpy.ndarray in memory (PyArrayObject_fields, part of NumPy's C ABI), in words after the header
 # whose second word is the type; and two of its flags.
@@ -116,16 +115,16 @@ def execute(frame, sendbuf, recvbuf):
 
 
 @register_jitable
-def _fits(frame, thing):
-    """Whether the object is a contiguous array of the frame's dtype and count."""
-    if load(thing, TYPE) != load(frame, NDARRAY) or load(thing, DTYPE) != load(frame, DESCR):
+def _fits(frame, expected, thing):
+    """Whether the object is a contiguous array of the expected dtype and count."""
+    if load(thing, TYPE) != load(frame, NDARRAY) or load(thing, DTYPE) != load(frame, expected + 2):
         return False
     if load_int(thing + 8 * FLAGS) & CONTIGUOUS == 0:
         return False
     count, shape = 1, load(thing, SHAPE)
     for axis in range(load_int(thing + 8 * NDIM)):
         count *= load(shape, axis)
-    return count == load(frame, COUNT)
+    return count == load(frame, expected)
 
 
 def run(frame, send, recv, kind):
@@ -138,10 +137,10 @@ def run(frame, send, recv, kind):
     frame : int
         Address of the frame.
     send, recv : int
-        Two addresses, or two objects, as `kind` says.
+        Two addresses, or objects, as `kind` says.
     kind : int
-        ADDRESSES; OBJECTS; or OBJECT, where the vector is in the receive buffer from the start and
-        `send` is ignored.
+        ADDRESSES; BOTH_ARRAYS; RECV_ARRAY, where `send` is ignored and what the rank contributes is in
+        the receive buffer; or SEND_ARRAY, where it receives nothing.
 
     Returns
     -------
@@ -151,14 +150,19 @@ def run(frame, send, recv, kind):
     """
     if kind == ADDRESSES:
         return execute(frame, send, recv)
-    if not _fits(frame, recv) or load_int(recv + 8 * FLAGS) & WRITEABLE == 0:
-        return DECLINED
-    recvbuf = load(recv, DATA)
-    if kind == OBJECT:
-        return execute(frame, recvbuf, recvbuf)
-    if not _fits(frame, send):
-        return DECLINED
-    sendbuf, nbytes = load(send, DATA), load(frame, COUNT) * load(frame, ITEMSIZE)
-    if sendbuf < recvbuf + nbytes and recvbuf < sendbuf + nbytes:
-        return DECLINED
+    sendbuf, recvbuf = 0, 0
+    if kind & RECV_ARRAY:
+        if not _fits(frame, RECEIVED, recv) or load_int(recv + 8 * FLAGS) & WRITEABLE == 0:
+            return DECLINED
+        recvbuf = load(recv, DATA)
+        sendbuf = recvbuf
+    if kind & SEND_ARRAY:
+        if not _fits(frame, SENT, send):
+            return DECLINED
+        sendbuf = load(send, DATA)
+        if kind & RECV_ARRAY:
+            sent = load(frame, SENT) * load(frame, SENT + 1)
+            received = load(frame, RECEIVED) * load(frame, RECEIVED + 1)
+            if sendbuf < recvbuf + received and recvbuf < sendbuf + sent:
+                return DECLINED
     return execute(frame, sendbuf, recvbuf)

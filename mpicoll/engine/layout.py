@@ -58,13 +58,23 @@ class Shape(NamedTuple):
         Of the schedule.
     counts : tuple of int
         Elements of each rank's block where the vector is made of blocks; else one number, the elements
-        of the vector.
+        of the vector. In an all-to-all, what this rank sends to each. Where only the root and the owner
+        handle a block, another rank need not know its length, and may say 0.
     itemsize : int
         Bytes in an element.
     in_place : bool
         Whether what the rank contributes is in the receive buffer.
     near : frozenset of int
         The ranks of the same node.
+    displacements : tuple of int, optional
+        Where each block begins in the buffer that holds those of all ranks, in elements: what a gather or
+        an all-gather receives, and what a scatter or an all-to-all sends. One after the other if None;
+        else in any order, with gaps, and where they are sent they may overlap.
+    incoming : tuple of int, optional
+        Elements that this rank receives from each in an all-to-all; `counts` if None. What it keeps for
+        itself is the same in both.
+    incoming_displacements : tuple of int, optional
+        Where these begin in the receive buffer, as `displacements`.
     """
 
     rank: int
@@ -75,6 +85,9 @@ class Shape(NamedTuple):
     itemsize: int
     in_place: bool
     near: frozenset[int] = frozenset()
+    displacements: tuple[int, ...] | None = None
+    incoming: tuple[int, ...] | None = None
+    incoming_displacements: tuple[int, ...] | None = None
 
     def own(self) -> range:
         """Give the chunks of this rank's block."""
@@ -89,86 +102,119 @@ class Shape(NamedTuple):
         inner = [start + edge for start, block in zip(starts, lengths, strict=False) for edge in block[:-1]]
         return [edge * self.itemsize for edge in [*inner, sum(self.counts)]]
 
+    def displaced(self, edges: list[int]) -> list[int]:
+        """Give where chunks begin in the buffer that holds all ranks' blocks, in bytes."""
+        if self.displacements is None:
+            return edges
+        per_block = self.chunks // self.size
+        shifts = [
+            displacement * self.itemsize - edge
+            for displacement, edge in zip(self.displacements, edges[:-1:per_block], strict=True)
+        ]
+        return [edge + shifts[chunk // per_block] for chunk, edge in enumerate(edges[:-1])]
+
 
 def of_vector(shape: Shape) -> Layout:
     """Lay out all-reduce and scans: the whole vector in both buffers."""
-    return _linear(shape, begin=RECVBUF if shape.in_place else SENDBUF, home=RECVBUF)
+    edges = shape.edges()
+    home = _at(RECVBUF, edges)
+    return Layout(edges, home, begin=home if shape.in_place else _at(SENDBUF, edges), end=home)
 
 
 def of_exscan(shape: Shape) -> Layout:
     """Lay out exscan: the receive buffer of rank 0 is left alone."""
-    return (
-        dataclasses.replace(of_vector(shape), end=lambda chunk: None) if shape.rank == 0 else of_vector(shape)
-    )
+    return dataclasses.replace(of_vector(shape), end=_nowhere) if shape.rank == 0 else of_vector(shape)
 
 
 def of_reduce(shape: Shape) -> Layout:
     """Lay out reduce: only the root has a receive buffer."""
     if shape.rank == shape.root:
         return of_vector(shape)
-    return _linear(shape, begin=SENDBUF, home=SCRATCH, end=range(0))
+    edges = shape.edges()
+    return Layout(edges, _at(SCRATCH, edges), _at(SENDBUF, edges), _nowhere, scratch=edges[-1])
 
 
 def of_bcast(shape: Shape) -> Layout:
-    """Lay out broadcast: one buffer, given as the receive buffer."""
-    return _linear(shape, begin=RECVBUF, home=RECVBUF)
+    """Lay out broadcast: one buffer, given as the receive buffer.
+
+    What comes back to the root, in algorithms where it does, goes to scratch: its buffer may be read-only.
+    """
+    edges = shape.edges()
+    buffer = _at(RECVBUF, edges)
+    if shape.rank == shape.root:
+        return Layout(edges, _at(SCRATCH, edges), buffer, _nowhere, scratch=edges[-1])
+    return Layout(edges, buffer, buffer, buffer)
 
 
 def of_allgather(shape: Shape) -> Layout:
-    """Lay out all-gather: a block in the send buffer, the vector in the receive buffer."""
-    if shape.in_place:
-        return _linear(shape, begin=RECVBUF, home=RECVBUF)
-    return _linear(shape, begin=SENDBUF, home=RECVBUF, block_in=SENDBUF)
+    """Lay out all-gather: a block in the send buffer, all ranks' blocks in the receive buffer."""
+    edges = shape.edges()
+    home = _at(RECVBUF, shape.displaced(edges))
+    begin = home if shape.in_place else _at(SENDBUF, edges, edges[shape.own().start])
+    return Layout(edges, home, begin, end=home)
 
 
 def of_gather(shape: Shape) -> Layout:
     """Lay out gather: as all-gather at the root; the others pass on what is not theirs."""
     if shape.rank == shape.root:
         return of_allgather(shape)
-    return _linear(shape, begin=SENDBUF, home=SCRATCH, block_in=SENDBUF, end=range(0))
+    edges = shape.edges()
+    begin = _at(SENDBUF, edges, edges[shape.own().start])
+    return Layout(edges, _at(SCRATCH, edges), begin, _nowhere, scratch=edges[-1])
 
 
 def of_reduce_scatter(shape: Shape) -> Layout:
     """Lay out reduce-scatter: the vector in the send buffer, a block in the receive buffer.
 
-    In place the vector is in the receive buffer, and the block goes to its beginning.
+    In place the vector is in the receive buffer, and the block goes to its beginning; the rest is left alone,
+    as the MPI libraries do.
     """
-    begin, home = (RECVBUF, RECVBUF) if shape.in_place else (SENDBUF, SCRATCH)
-    return _linear(shape, begin=begin, home=home, block_in=RECVBUF, end=shape.own())
+    edges, own = shape.edges(), shape.own()
+    end = _only(own, _at(RECVBUF, edges, edges[own.start]))
+    begin = _at(RECVBUF if shape.in_place else SENDBUF, edges)
+    return Layout(edges, _at(SCRATCH, edges), begin, end, scratch=edges[-1])
 
 
 def of_scatter(shape: Shape) -> Layout:
-    """Lay out scatter: the vector in the root's send buffer, a block in every receive buffer.
+    """Lay out scatter: all ranks' blocks in the root's send buffer, a block in every receive buffer.
 
     In place the root's own block stays where it is.
     """
-    end = range(0) if shape.in_place else shape.own()
-    return _linear(shape, begin=SENDBUF, home=SCRATCH, block_in=RECVBUF, end=end)
+    edges, own = shape.edges(), shape.own()
+    begin = _at(SENDBUF, shape.displaced(edges))
+    end = _nowhere if shape.in_place else _only(own, _at(RECVBUF, edges, edges[own.start]))
+    return Layout(edges, _at(SCRATCH, edges), begin, end, scratch=edges[-1])
 
 
 def of_alltoall(shape: Shape) -> Layout:
     """Lay out all-to-all: chunk ``s * size + d`` goes from rank s to rank d.
 
     Chunks on their way through a rank are held by the distance that they go, ``d - s`` modulo size: the
-    algorithms that pass chunks on have at most one of each distance on a rank.
+    algorithms that pass chunks on have at most one of each distance on a rank. They need chunks that are
+    all of one length; otherwise a rank knows only those that it sends and receives.
     """
-    rank, size = shape.rank, shape.size
-    (count,) = set(shape.counts)
-    block = count * shape.itemsize
-
-    def begin(chunk: int) -> Place:
-        return Place(SENDBUF, chunk % size * block)
+    rank, size, counts = shape.rank, shape.size, shape.counts
+    incoming = counts if shape.incoming is None else shape.incoming
+    passing = counts[0] * shape.itemsize if shape.incoming is None and len(set(counts)) == 1 else 0
+    lengths = [passing] * size**2
+    lengths[rank * size : (rank + 1) * size] = [count * shape.itemsize for count in counts]
+    lengths[rank::size] = [count * shape.itemsize for count in incoming]
+    sent = _starts(counts, shape.displacements, shape.itemsize)
+    received = _starts(incoming, shape.incoming_displacements, shape.itemsize)
 
     def home(chunk: int) -> Place:
         source, target = divmod(chunk, size)
         if target == rank:
-            return Place(RECVBUF, source * block)
-        return Place(SCRATCH, (target - source) % size * block)
+            return Place(RECVBUF, received[source])
+        return Place(SCRATCH, (target - source) % size * passing)
 
-    def end(chunk: int) -> Place | None:
-        return Place(RECVBUF, chunk // size * block) if chunk % size == rank else None
-
-    return Layout([chunk * block for chunk in range(size * size + 1)], home, begin, end, size * block)
+    return Layout(
+        list(accumulate(lengths, initial=0)),
+        home,
+        begin=lambda chunk: Place(SENDBUF, sent[chunk % size]),
+        end=lambda chunk: home(chunk) if chunk % size == rank else None,
+        scratch=size * passing,
+    )
 
 
 LAYOUTS: dict[str, Callable[[Shape], Layout]] = {
@@ -186,32 +232,20 @@ LAYOUTS: dict[str, Callable[[Shape], Layout]] = {
 }
 
 
-def _linear(
-    shape: Shape, *, begin: int, home: int, block_in: int | None = None, end: range | None = None
-) -> Layout:
-    """Lay out a vector that is contiguous in every memory that holds it.
+def _at(base: int, offsets: Sequence[int], start: int = 0) -> Callable[[int], Place]:
+    """Give the places of chunks in a buffer that begins at `start`."""
+    return lambda chunk: Place(base, offsets[chunk] - start)
 
-    Parameters
-    ----------
-    begin, home : int
-        The bases where chunks are at first, and where they are received and combined.
-    block_in : int, optional
-        The base that holds, at the end or from the beginning, nothing but this rank's block.
-    end : range, optional
-        The chunks that must be in the receive buffer at the end; all of them by default.
-    """
-    edges = shape.edges()
-    shift = {block_in: edges[shape.own().start]} if block_in is not None else {}
-    last = range(shape.chunks) if end is None else end
 
-    def place(base: int, chunk: int) -> Place:
-        return Place(base, edges[chunk] - shift.get(base, 0))
+def _only(chunks: range, places: Callable[[int], Place]) -> Callable[[int], Place | None]:
+    return lambda chunk: places(chunk) if chunk in chunks else None
 
-    whole = home == RECVBUF and block_in == RECVBUF  # in place the vector is there, and then the block
-    return Layout(
-        edges,
-        home=lambda chunk: Place(home, edges[chunk]) if whole else place(home, chunk),
-        begin=lambda chunk: Place(begin, edges[chunk]) if whole else place(begin, chunk),
-        end=lambda chunk: place(RECVBUF, chunk) if chunk in last else None,
-        scratch=edges[-1] if home == SCRATCH else 0,
-    )
+
+def _nowhere(chunk: int) -> None:
+    """Give no place."""
+
+
+def _starts(counts: Sequence[int], displacements: Sequence[int] | None, itemsize: int) -> list[int]:
+    """Where blocks begin, in bytes."""
+    starts = list(accumulate(counts, initial=0))[:-1] if displacements is None else displacements
+    return [start * itemsize for start in starts]

@@ -13,7 +13,8 @@ Segments
     used in turn. Otherwise every receive is posted at once, as the proof's model demands: a window
     would make one message wait for another.
 
-    Very long messages within a node go whole: the libraries then copy straight from process to process
+    Where nothing is combined there is nothing to overlap, and messages go whole; so do very long ones
+    within a node: the libraries then copy straight from process to process
     (Intel MPI only then), nothing proceeds by itself meanwhile, and segments would not overlap anything.
 
 Waiting
@@ -28,6 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..schedule.collectives import COLLECTIVES
 from ..schedule.moves import Move, slots
 from ..schedule.schedule import Schedule, Step
 from .layout import LAYOUTS, Place, Shape
@@ -116,6 +118,7 @@ class _Lowering:
     def __init__(self, schedule: Schedule, shape: Shape, limits: Limits) -> None:
         self.layout = LAYOUTS[schedule.collective](shape)
         self.rank, self.itemsize, self.near, self.limits = shape.rank, shape.itemsize, shape.near, limits
+        self.combines = COLLECTIVES[schedule.collective].reduces
         self.chunks, self.edges = schedule.chunks, self.layout.edges
         self.nbytes = self.edges[-1]
         self.at_home = [False] * schedule.chunks  # which values are no longer where they began
@@ -207,7 +210,7 @@ class _Lowering:
         for together in [spans] if len(spans) > 2 else [[span] for span in spans]:
             nbytes = sum(span.nbytes for span in together)
             size = max(self.limits.segment, -(-nbytes // self.limits.segments))
-            if move.peer in self.near and nbytes >= self.limits.whole:
+            if not self.combines or (move.peer in self.near and nbytes >= self.limits.whole):
                 size = nbytes
             size = max(min(size, self.limits.message) // self.itemsize, 1) * self.itemsize
             for begin in range(0, nbytes, size):

@@ -36,11 +36,10 @@ REQUESTS = 7  # address of the request handles
 HANDLE_BYTES = 8  # their width
 STATUS = 9  # address of a status
 FUNCTIONS = 10  # addresses of the MPI functions, in the order of libmpi.FUNCTIONS
-COUNT = 16  # elements in the vector
-ITEMSIZE = 17
-DESCR = 18  # address of the NumPy dtype that the fast entry accepts
-NDARRAY = 19  # address of the type numpy.ndarray
-FRAME_LENGTH = 20
+SENT = 16  # the send buffer that the fast entry accepts: elements, bytes in one, address of the NumPy dtype
+RECEIVED = 19  # and the receive buffer
+NDARRAY = 22  # address of the type numpy.ndarray
+FRAME_LENGTH = 23
 
 
 class Program(NamedTuple):

@@ -4,6 +4,7 @@ Short, portable, and the oracle of the compiled engine. It takes every op, on an
 datatype without holes.
 """
 
+import ctypes
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -11,37 +12,46 @@ import numpy as np
 from mpi4py import MPI
 
 from ..kernels import Kernel
+from ..schedule.collectives import COLLECTIVES
 from ..schedule.moves import Move, slots
-from ..schedule.schedule import Schedule, bounds
+from ..schedule.schedule import Schedule
+from .layout import LAYOUTS, Place, Shape
+from .program import RECVBUF, SENDBUF
 
 Combine = Callable[[np.ndarray, np.ndarray], np.ndarray]  # left and right operand, as bytes
 
 
 def execute(
-    schedule: Schedule,
-    comm: MPI.Intracomm,
-    combine: Combine,
-    sendbuf: np.ndarray,
-    recvbuf: np.ndarray,
-    itemsize: int,
+    schedule: Schedule, shape: Shape, comm: MPI.Intracomm, combine: Combine, sendbuf: int, recvbuf: int
 ) -> None:
     """Run a schedule.
+
+    All values are read from memory first and written to it last; in between they are arrays of their own.
 
     Parameters
     ----------
     schedule : Schedule
+    shape : Shape
+        The rank's own, as for the compiled engine.
     comm : MPI.Intracomm
         Private to the library.
     combine : callable
         Gives the combined value of two operands; all are arrays of bytes.
-    sendbuf, recvbuf : ndarray of uint8
-        The vectors; may be the same memory.
-    itemsize : int
-        Bytes in an element.
+    sendbuf, recvbuf : int
+        Addresses; may be the same.
     """
-    edges = [edge * itemsize for edge in bounds(len(sendbuf) // itemsize, schedule.chunks)]
-    value = [sendbuf[a:b].copy() for a, b in pairwise(edges)] * (1 + schedule.vectors)
-    rank = comm.Get_rank()
+    layout, rank = LAYOUTS[schedule.collective](shape), shape.rank
+    lengths = [stop - start for start, stop in pairwise(layout.edges)]
+    bases = {SENDBUF: sendbuf, RECVBUF: recvbuf}
+
+    def memory(place: Place, nbytes: int) -> np.ndarray:
+        address = bases[place.base] + place.offset
+        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+
+    value = [np.empty(nbytes, np.uint8) for nbytes in lengths] * (1 + schedule.vectors)
+    for place in schedule.places(rank):
+        if COLLECTIVES[schedule.collective].before(place) is not None:
+            value[place.chunk] = memory(layout.begin(place.chunk), lengths[place.chunk]).copy()
     for step in schedule.steps(rank):
         requests: list[MPI.Request] = []
         arriving: list[tuple[Move, int, np.ndarray]] = []
@@ -68,8 +78,9 @@ def execute(
                     value[slot] = (
                         value[source] if move.kind == "copy" else combine(value[slot], value[source])
                     )
-    for chunk in range(schedule.chunks):
-        recvbuf[edges[chunk] : edges[chunk + 1]] = value[chunk]
+    for chunk, nbytes in enumerate(lengths):
+        if (end := layout.end(chunk)) is not None:
+            memory(end, nbytes)[:] = value[chunk]
 
 
 def by_kernel(kernel: Kernel) -> Combine:

@@ -83,7 +83,9 @@ def kernel(op: str, dtype: np.dtype) -> Kernel:
 
 @functools.cache
 def _address(op: str, name: str) -> int:
-    from . import loop  # noqa: PLC0415  (Numba takes half a second to import)
-    from .compiling import compiled  # noqa: PLC0415
+    from .compiling import compiled, importable  # noqa: PLC0415  (Numba takes half a second to import)
+
+    with importable():
+        from . import loop  # noqa: PLC0415
 
     return compiled(loop.source(op, name), loop.SIGNATURE)

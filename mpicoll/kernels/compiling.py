@@ -18,6 +18,7 @@ import functools
 import hashlib
 import os
 import pickle
+import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -58,7 +59,7 @@ def compiled(function: Callable, signature, uses: Iterable[ModuleType] = ()) -> 
     """
     callback: Any = CFunc(function, sigutils.normalize_signature(signature), {}, {})
     context = callback._targetdescr.target_context
-    with _cache(callback, "address", callback._sig, context, function, uses):
+    with importable(), _cache(callback, "address", callback._sig, context, function, uses):
         callback.compile()
     _alive.append(callback)
     return callback.address
@@ -81,10 +82,22 @@ def entry(function: Callable, signature: str, uses: Iterable[ModuleType] = ()) -
     dispatcher: Any = numba.njit(nogil=True)(function)
     arguments, result = sigutils.normalize_signature(signature)
     full = typing.signature(result, *arguments)
-    with _cache(dispatcher, "entry", full, dispatcher.targetctx, function, uses):
+    with importable(), _cache(dispatcher, "entry", full, dispatcher.targetctx, function, uses):
         dispatcher.compile(full)
     _alive.append(dispatcher)
     return dispatcher.overloads[arguments].entry_point
+
+
+@contextlib.contextmanager
+def importable() -> Iterator[None]:
+    """Let Numba be imported, as its compiler does late, in a program that hides it (mpi4py's tests do)."""
+    modules: dict[str, Any] = sys.modules
+    found = modules.get("numba")
+    modules["numba"] = numba
+    try:
+        yield
+    finally:
+        modules["numba"] = found
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ Semantics, the same in every lane of SIMD code and for every length of vector:
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -102,6 +103,7 @@ OPS: dict[str, dict[str, Callable]] = {
 }
 
 
+@functools.cache  # a dtype's name costs microseconds
 def name_of(dtype: np.dtype) -> str | None:
     """Return the name under which `DTYPES` has this dtype, or None.
 

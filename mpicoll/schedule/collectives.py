@@ -53,6 +53,8 @@ class Collective(NamedTuple):
     vectors : callable
         How many ranks' vectors the chunks make up. All ranks share one numbering, which in an
         all-to-all is that of all ranks' vectors.
+    reduces : bool
+        Whether an op combines contributions.
     idempotent : bool
         Whether the op may combine a contribution twice, such as a bitwise or. Then the order does not
         matter either.
@@ -62,6 +64,7 @@ class Collective(NamedTuple):
     after: Callable[[Place], int | None]
     blocks: Callable[[int], int] = lambda size: 1
     vectors: Callable[[int], int] = lambda size: 1
+    reduces: bool = False
     idempotent: bool = False
 
 
@@ -83,29 +86,36 @@ COLLECTIVES = {
         after=lambda place: 1 << place.owner,
         blocks=_size,
     ),
-    "allreduce": Collective(before=_own, after=_all),
+    "allreduce": Collective(before=_own, after=_all, reduces=True),
     "alltoall": Collective(
         before=lambda place: place.rank if place.rank == place.way[0] else None,
         after=lambda place: 1 << place.way[0] if place.rank == place.way[1] else None,
         blocks=lambda size: size**2,
         vectors=_size,
     ),
-    "barrier": Collective(before=_own, after=_all, idempotent=True),
+    "barrier": Collective(before=_own, after=_all, reduces=True, idempotent=True),
     "bcast": Collective(
         before=lambda place: place.root if place.rank == place.root else None,
         after=lambda place: 1 << place.root,
     ),
-    "exscan": Collective(before=_own, after=lambda place: (1 << place.rank) - 1 if place.rank else None),
+    "exscan": Collective(
+        before=_own, after=lambda place: (1 << place.rank) - 1 if place.rank else None, reduces=True
+    ),
     "gather": Collective(
         before=lambda place: place.owner if place.rank == place.owner else None,
         after=lambda place: 1 << place.owner if place.rank == place.root else None,
         blocks=_size,
     ),
-    "reduce": Collective(before=_own, after=lambda place: _all(place) if place.rank == place.root else None),
-    "reduce_scatter": Collective(
-        before=_own, after=lambda place: _all(place) if place.rank == place.owner else None, blocks=_size
+    "reduce": Collective(
+        before=_own, after=lambda place: _all(place) if place.rank == place.root else None, reduces=True
     ),
-    "scan": Collective(before=_own, after=lambda place: (2 << place.rank) - 1),
+    "reduce_scatter": Collective(
+        before=_own,
+        after=lambda place: _all(place) if place.rank == place.owner else None,
+        blocks=_size,
+        reduces=True,
+    ),
+    "scan": Collective(before=_own, after=lambda place: (2 << place.rank) - 1, reduces=True),
     "scatter": Collective(
         before=lambda place: place.root if place.rank == place.root else None,
         after=lambda place: 1 << place.root if place.rank == place.owner else None,

@@ -4,6 +4,7 @@ The command line, the proof, the benchmark and the selection all read this one.
 """
 
 import difflib
+import functools
 import importlib
 import inspect
 import math
@@ -82,12 +83,12 @@ class Algorithm:
     @property
     def two_level(self) -> bool:
         """Whether it needs to know which ranks share a node."""
-        return "nodes" in inspect.signature(self.function).parameters
+        return "nodes" in _signature(self.function).parameters
 
     @property
     def rooted(self) -> bool:
         """Whether one rank is the root."""
-        return "root" in inspect.signature(self.function).parameters
+        return "root" in _signature(self.function).parameters
 
     def serves(self, size: int) -> bool:
         """Whether it works for this number of ranks."""
@@ -136,7 +137,7 @@ class Algorithm:
             The most that a rank sends, in vectors, or an upper bound.
         """
         arguments = self._arguments(size, nodes, parameters)
-        own = inspect.signature(self.function).parameters
+        own = _signature(self.function).parameters
         known = {name: own[name].default for name in own} | arguments
         values: dict[str, int | Fraction] = {n: value for n, value in known.items() if isinstance(value, int)}
         values |= {"p": size, "S": known.get("chunks", 1)}
@@ -191,7 +192,7 @@ class Algorithm:
         if self.rooted and not 0 <= parameters.get("root", 0) < size:
             raise ValueError(f"{self.collective}: root {parameters['root']}, expected 0 to {size - 1}")
         try:
-            inspect.signature(self.function).bind(0, size, **parameters)
+            _signature(self.function).bind(0, size, **parameters)
         except TypeError as error:
             raise ValueError(f"{self.collective}: {self.name}: {error}") from None
         return parameters
@@ -283,6 +284,9 @@ def evaluate(formula: str, **values: int | Fraction) -> Any:
     names: dict[str, Any] = {name: Fraction(value) for name, value in values.items()}
     names |= {"log": _log, "ceil": math.ceil, "floor": math.floor, "max": max, "min": min}
     return eval(formula.removeprefix("<="), {"__builtins__": {}}, names)
+
+
+_signature = functools.cache(inspect.signature)
 
 
 def _log(x: Fraction, base: Fraction | int) -> float:

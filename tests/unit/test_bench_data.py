@@ -86,6 +86,24 @@ def test_ranks_differ_and_runs_do_not():
     assert not np.array_equal(one, data.period(1, 4, np.dtype("float64"), "SUM", seed=1))
 
 
-def test_repeat():
-    assert data.repeat(np.arange(3), 7).tolist() == [0, 1, 2, 0, 1, 2, 0]
-    assert data.repeat(np.arange(3), 2).tolist() == [0, 1]
+def test_the_reduction_over_the_first_ranks():
+    dtype = np.dtype("int32")
+    total = data.period(0, 5, dtype, "SUM") + data.period(1, 5, dtype, "SUM")
+    assert np.array_equal(data.reduced_period(5, dtype, "SUM", ranks=2), total)
+    assert np.array_equal(data.reduced_period(5, dtype, "LAND", ranks=1), data.period(0, 5, dtype, "LAND"))
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_what_is_not_poisoned_any_more_shows(name):
+    array = np.empty(9, data.find_dtype(name))
+    data.poison(array)
+    assert data.count_touched(array) == 0
+    array.view(np.uint8)[-1] ^= 1
+    array[3] = 1
+    assert data.count_touched(array) == 2
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_without_an_op_ranks_differ_in_nearly_every_element(name):
+    one, other = (data.period(rank, 100, data.find_dtype(name), "") for rank in range(2))
+    assert data.count_wrong(one, other) > 0.99 * data.PERIOD

@@ -98,6 +98,29 @@ def test_the_summary_names_the_best():
     assert lines[3].split()[-1] == "1.00"
 
 
+def test_nothing_right_of_ours_has_no_summary():
+    assert table.summary([ROWS[0], ROWS[3]]).plain == "# no right result of ours to compare with native"
+
+
+def test_a_row_without_a_vector():
+    row = records.record(
+        "barrier", "ring", 0, Timing([3]), 6e-6, **WHERE, count=0, dtype=None, op=None, root=None
+    )
+    assert (row["algbw_GBps"], row["busbw_GBps"], row["ratio"]) == (0, 0, pytest.approx(2))
+    cells = table.rows([row], 6).plain.split()
+    assert cells == ["-", "-", "-", "-", "*ring", "3.00", "3.00", "-", "-", "2.00", "0"]
+    assert table.summary([row]).plain.splitlines()[1].split() == ["#", "-", "ring", "2.00"]
+    assert table.notes([("star", 0, "no")]).plain == "# left out: star: no"
+
+
+def test_the_caption_says_what_is_measured():
+    lines = table.caption("gather", WHERE, in_place=True, root=2, rounded=32).plain.splitlines()
+    assert lines[0].startswith("# gather in place at root 2: 4 ranks, 2 nodes, 8 cores; Some MPI 1.0; ")
+    assert lines[2:] == ["# sizes: rounded up to multiples of 32 B"]
+    assert len(table.caption("scan", WHERE).plain.splitlines()) == 2
+    assert table.caption("scan", WHERE).plain.startswith("# scan: ")
+
+
 def test_notes_gather_the_sizes():
     refusals = [
         ("star", 2**20, "too long,\n given 1"),
@@ -111,9 +134,11 @@ def test_notes_gather_the_sizes():
 
 
 def test_the_bound():
-    assert plot.bound(1000, 2, alpha=1.0, beta=0.0) == 1
-    assert plot.bound(1000, 5, alpha=1.0, beta=0.0) == 3
-    assert plot.bound(1000, 4, alpha=0.0, beta=0.1) == pytest.approx(150)
+    assert plot.bound("allreduce", 1000, 2, alpha=1.0, beta=0.0) == 1
+    assert plot.bound("allreduce", 1000, 5, alpha=1.0, beta=0.0) == 3
+    assert plot.bound("allreduce", 1000, 4, alpha=0.0, beta=0.1) == pytest.approx(150)
+    assert plot.bound("bcast", 1000, 4, alpha=0.0, beta=0.1) == pytest.approx(100)
+    assert plot.bound("gather", 1000, 4, alpha=1.0, beta=0.1) == pytest.approx(77)
 
 
 @pytest.mark.parametrize(("name", "start"), [("p.png", b"\x89PNG"), ("p.SVG", b"<?xml")])

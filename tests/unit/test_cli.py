@@ -7,7 +7,6 @@ from click.testing import CliRunner
 
 from mpicoll import __version__, launch
 from mpicoll.cli import program
-from mpicoll.cli.bench import NAMES
 from mpicoll.schedule import algorithms, proof
 from mpicoll.schedule.collectives import COLLECTIVES
 
@@ -45,7 +44,8 @@ def test_help(run, arguments):
 
 def test_help_names_every_algorithm(run):
     text = "".join(run("bench", "--help").stdout.split())
-    assert all(algorithm.name in text for algorithm in algorithms("allreduce"))
+    for collective in COLLECTIVES:
+        assert f"{collective}:{','.join(algorithm.name for algorithm in algorithms(collective))}" in text
 
 
 def test_version(run):
@@ -83,7 +83,7 @@ def test_python_m_is_the_same_program():
 def test_wrong_command_lines(run):
     refused(run("nonsense"), "mpicoll: No such command 'nonsense'")
     refused(run("bench"), "mpicoll bench: Missing argument")
-    refused(run("bench", "allgather"), "mpicoll bench:", "'allgather' is not 'allreduce'")
+    refused(run("bench", "gossip"), "mpicoll bench:", "'gossip' is not one of", "'allreduce'")
     refused(run("bench", "allreduce", "--bogus"), "mpicoll bench: No such option '--bogus'")
     refused(run("bench", "allreduce", "--sizes", "8:4"), "'8:4' is empty")
     refused(run("bench", "allreduce", "--sizes", "lots"), "'lots' is not a size")
@@ -91,6 +91,12 @@ def test_wrong_command_lines(run):
     refused(run("bench", "allreduce", "--algorithms", "ring:chunks"), "'chunks' is not a parameter of ring")
     refused(run("bench", "allreduce", "--dtype", "float8"), "'float8'")
     refused(run("bench", "allreduce", "--op", "BAND"), "BAND is for integers, given float64")
+    refused(run("bench", "bcast", "--algorithms", "ring"), "bcast: unknown algorithm 'ring'")
+    refused(run("bench", "bcast", "--op", "SUM"), "bcast has no --op")
+    refused(run("bench", "bcast", "--in-place"), "bcast has no --in-place")
+    refused(run("bench", "scan", "--root", "0"), "scan has no --root")
+    refused(run("bench", "barrier", "--sizes", "8"), "barrier has no --sizes")
+    refused(run("bench", "barrier", "--plot", "b.svg"), "barrier has no --plot")
     refused(run("bench", "allreduce", "--min-time", "0"), "--min-time")
     refused(run("bench", "allreduce", "-n", "0"), "-n")
     refused(run("verify", "--ranks", "0:3"), "0 ranks given")
@@ -228,11 +234,14 @@ def test_draw_parameters_and_nodes(run):
 def test_algorithms_option():
     from mpicoll.cli.bench import parse_algorithms  # noqa: PLC0415
 
-    assert parse_algorithms("all") == NAMES
-    assert parse_algorithms("native") == []
-    assert parse_algorithms("auto,ring,auto,native") == ["auto", "ring"]
-    assert parse_algorithms("ring,all")[0] == "ring"
-    assert sorted(parse_algorithms("ring,all")) == sorted(NAMES)
+    for collective in COLLECTIVES:
+        names = [algorithm.name for algorithm in algorithms(collective)]
+        assert parse_algorithms(collective, "all") == names
+        assert parse_algorithms(collective, "native") == []
+        last = f"{names[-1]}:chunks=2"
+        assert parse_algorithms(collective, f"auto,{last},auto,native") == ["auto", last]
+        assert parse_algorithms(collective, f"{names[-1]},all")[0] == names[-1]
+        assert sorted(parse_algorithms(collective, f"{names[-1]},all")) == sorted(names)
 
 
 def test_without_a_command_it_shows_the_help(run):

@@ -203,3 +203,14 @@ def test_info():
     assert lines["ranks"] == "2 on 1 node"
     assert "ranks 0, 1, " in lines["node 0"]
     assert {"mpicoll", "MPI library", "launcher", "transports", "GPU support"} <= set(lines)
+
+
+@pytest.mark.parametrize("asked", ["multiple", "serialized", "single"])
+def test_info_says_where_collectives_go_on(asked):
+    env = {"MPI4PY_RC_THREAD_LEVEL": asked}
+    program = f"from mpi4py import MPI; print(MPI.Query_thread() == MPI.THREAD_{asked.upper()})"
+    if "False" in launch.run(1, [sys.executable, "-c", program], env=env, timeout=120).stdout:
+        pytest.skip(f"this MPI library provides another level than {asked}")
+    done = mpicoll(1, "info", env=env)
+    where = "in the background" if asked == "multiple" else "inside Wait, Test or the next collective"
+    assert f"progress      {where} (MPI_THREAD_{asked.upper()})\n" in done.stdout

@@ -1,4 +1,4 @@
-"""Programs run by a tiny interpreter with an unkind network, against the definition of an all-reduce.
+"""Programs run by a tiny interpreter with an unkind network, against the definitions of the collectives.
 
 All ranks are simulated in one process and in random order. A send completes only when its receive is
 posted, and its memory must not change until then; a receive's memory must not be touched until it is
@@ -7,6 +7,7 @@ complete.
 
 import random
 from functools import reduce
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from mpicoll.engine import program as p
 from mpicoll.engine.layout import Shape
 from mpicoll.engine.lowering import Limits, lower
-from mpicoll.schedule import Schedule, algorithms, bounds, recv, send
+from mpicoll.schedule import Schedule, algorithms, bounds, find, recv, send
 from mpicoll.schedule import reduce as reduce_
 from mpicoll.schedule.collectives import COLLECTIVES
 
@@ -27,6 +28,9 @@ LIMITS = [
     Limits(segment=8, segments=99, message=16),
     Limits(segment=16, segments=2, whole=60),
 ]
+
+
+NOTHING = np.empty(0, ITEM)
 
 
 def compose(left, right):
@@ -124,97 +128,192 @@ def run_rank(rank, program, bases, op, network):
     assert not requests, "requests left"
 
 
-def simulate(schedule, buffers, op, counts, in_place=False, limits=LIMITS[0], seed=0, most=1):
-    """Run a schedule on all ranks; give what is in their receive buffers at the end.
+class Call(NamedTuple):
+    """What a rank passes, and what must be in its receive buffer at the end, as far as that is defined."""
+
+    shape: Shape
+    sendbuf: np.ndarray
+    recvbuf: np.ndarray
+    wanted: np.ndarray
+
+
+def simulate(schedule, calls, op, limits=LIMITS[0], seed=0, most=1):
+    """Run a schedule on all ranks.
 
     No rank may use more scratch for incoming data than `most` vectors, or a window of segments.
     """
-    order, network, ranks, results = random.Random(seed), Network(), [], []
-    for rank, (sendbuf, recvbuf) in enumerate(buffers):
-        only_root = schedule.collective in ("gather", "reduce", "scatter")
-        here = in_place and (rank == schedule.root or not only_root)
-        program = lower(schedule, shape(schedule, rank, counts, here), limits)
-        memory = np.full(program.scratch, 0xA5, np.uint8)
-        bases = {p.RECVBUF: recvbuf.view(np.uint8), p.SCRATCH: memory}
-        bases[p.SENDBUF] = sendbuf.copy().view(np.uint8)
+    order, network, ranks = random.Random(seed), Network(), []
+    for rank, call in enumerate(calls):
+        program = lower(schedule, call.shape, limits)
+        check_scratch(program, schedule, call.shape, limits, most)
+        bases = {
+            p.SENDBUF: call.sendbuf.copy().view(np.uint8),
+            p.RECVBUF: call.recvbuf.view(np.uint8),
+            p.SCRATCH: np.full(program.scratch, 0xA5, np.uint8),
+        }
         bases[p.SENDBUF].flags.writeable = False
-        results.append(recvbuf)
         ranks.append(run_rank(rank, program, bases, op, network))
-        nbytes = sum(counts) * ITEM.itemsize * (schedule.size if schedule.collective == "alltoall" else 1)
-        window = 4 * (max(limits.segment, -(-nbytes // limits.segments)) + 64)
-        own = lowered_scratch(schedule, nbytes)
-        blocks = len(counts) * max(counts) * ITEM.itemsize  # one from each rank, all as long as the longest
-        assert program.scratch - own <= max(most * nbytes + 64, blocks, window)
     while ranks:
         order.shuffle(ranks)
         posts = network.posts
         finished = [rank for rank in ranks if next(rank, "finished") == "finished"]
         assert finished or network.posts > posts, "deadlock"
         ranks = [rank for rank in ranks if rank not in finished]
-    return results
+    for rank, call in enumerate(calls):
+        result = call.recvbuf[: len(call.wanted)]
+        np.testing.assert_array_equal(result, call.wanted, err_msg=f"rank {rank}")
 
 
-def lowered_scratch(schedule, nbytes):
-    """Give the scratch for values that a rank only passes on, and for the schedule's own vectors."""
-    passes_on = schedule.collective in ("reduce", "gather", "scatter", "reduce_scatter", "alltoall")
-    return (schedule.vectors + passes_on) * nbytes
+def check_scratch(program, schedule, shape, limits, most):
+    """Check the scratch beyond that for values that a rank only passes on, and the schedule's own vectors."""
+    counts, passes_on = shape.counts, schedule.collective in ("reduce", "gather", "scatter", "reduce_scatter")
+    passes_on |= schedule.collective == "bcast" and shape.rank == shape.root
+    nbytes = sum(counts) * ITEM.itemsize
+    passed = nbytes * (schedule.vectors + passes_on)
+    if schedule.collective == "alltoall":
+        uniform = shape.incoming is None and len(set(counts)) == 1
+        passed, nbytes = nbytes * uniform, nbytes * schedule.size * uniform
+    window = 4 * (max(limits.segment, -(-nbytes // limits.segments)) + 64)
+    blocks = len(counts) * max(counts) * ITEM.itemsize  # one from each rank, all as long as the longest
+    assert program.scratch - passed <= max(most * nbytes + 64, blocks, window)
 
 
-def shape(schedule, rank, counts, in_place=False):
+def shape(schedule, rank, counts, in_place=False, **displaced):
     near = frozenset(range(schedule.size))
     own = (rank, schedule.size, schedule.root, schedule.chunks)
-    return Shape(*own, tuple(counts), ITEM.itemsize, in_place, near)
+    return Shape(*own, tuple(counts), ITEM.itemsize, in_place, near, **displaced)
 
 
-def memory_of(collective, rank, root, data, counts, op, in_place):
-    """Give a rank's send buffer, receive buffer and what must be in the latter at the end.
+def calls_of(schedule, counts, op, in_place, displaced, alone, rng):
+    """Give every rank's part of a collective on random data.
 
-    `data` are all ranks' vectors; where a vector is made of blocks, `counts` are their lengths.
+    Parameters
+    ----------
+    counts : list of int, or of lists of int
+        Length of the vector or of each block; in an all-to-all of each block that each rank sends.
+    displaced : bool
+        Whether the blocks are in any order, with gaps, or where they are only sent anywhere.
+    alone : bool
+        Whether the ranks of a gather or scatter, but the root, know no block but their own.
     """
-    none = np.empty(0, ITEM)
+    if schedule.collective == "alltoall":
+        return calls_of_alltoall(schedule, counts, displaced, rng)
+    if schedule.collective in ("allgather", "gather"):
+        return calls_of_gather(schedule, counts, in_place, displaced, alone, rng)
+    if schedule.collective == "scatter":
+        return calls_of_scatter(schedule, counts, in_place, displaced, alone, rng)
+    data = [drawn(sum(counts), rng) for _ in range(schedule.size)]
+    return [call_of_vector(schedule, rank, counts, data, op, in_place) for rank in range(schedule.size)]
+
+
+def call_of_vector(schedule, rank, counts, data, op, in_place):
+    collective, at_root = schedule.collective, rank == schedule.root
     mine, total = data[rank], reduce(op, data)
-    if collective in ("allreduce", "barrier"):
-        return mine, mine if in_place else None, total
-    if collective == "scan":
-        return mine, mine if in_place else None, reduce(op, data[: rank + 1])
-    if collective == "exscan":
-        start = mine if in_place else poison(len(mine))
-        return mine, start, reduce(op, data[:rank]) if rank else start
+    start = mine.copy() if in_place else poison(len(mine))
     if collective == "bcast":
-        return none, mine if rank == root else None, data[root]
-    if collective == "reduce":
-        return mine, none if rank != root else mine if in_place else None, total if rank == root else none
-    edges = np.cumsum([0, *counts])
-    own = slice(edges[rank], edges[rank + 1])
-    if collective in ("allgather", "gather"):
-        blocks = [vector[edges[i] : edges[i + 1]] for i, vector in enumerate(data)]
-        if collective == "gather" and rank != root:
-            return blocks[rank], none, none
-        start = poison(edges[-1])
+        start = data[rank].copy() if at_root else poison(len(mine))
+        start.flags.writeable = not at_root
+        return Call(shape(schedule, rank, counts), NOTHING, start, data[schedule.root])
+    if collective == "reduce" and not at_root:
+        return Call(shape(schedule, rank, counts), mine, NOTHING, NOTHING)
+    if collective == "scan":
+        total = reduce(op, data[: rank + 1])
+    elif collective == "exscan":
+        total = reduce(op, data[:rank]) if rank else start.copy()
+    elif collective == "reduce_scatter":
+        edges = np.cumsum([0, *counts])
+        total = total[edges[rank] : edges[rank + 1]]
+        start = start if in_place else poison(len(total))
+    elif collective == "barrier":  # whose op does not mind to combine twice, as ours does
+        total = NOTHING
+    return Call(shape(schedule, rank, counts, in_place), NOTHING if in_place else mine, start, total)
+
+
+def calls_of_gather(schedule, counts, in_place, displaced, alone, rng):
+    blocks = [drawn(count, rng) for count in counts]
+    for rank, mine in enumerate(blocks):
+        if schedule.collective == "gather" and rank != schedule.root:
+            yield Call(shape(schedule, rank, known(counts, rank, alone)), mine, NOTHING, NOTHING)
+            continue
+        places = apart(counts, rng) if displaced else following(counts)
+        wanted = poison(extent(places, counts))
+        start = wanted.copy()
+        for block, place in zip(blocks, places, strict=True):
+            wanted[place : place + len(block)] = block
         if in_place:
-            start[own] = blocks[rank]
-        return blocks[rank], start, np.concatenate(blocks)
-    if collective == "reduce_scatter":
-        if in_place:
-            rest = mine.copy()
-            rest[: counts[rank]] = total[own]
-            return none, mine, (rest, counts[rank])
-        return mine, None, total[own]
-    if collective == "scatter":
-        if in_place and rank == root:
-            return mine, none, none
-        return mine if rank == root else none, None, data[root][own]
-    assert collective == "alltoall"
-    return mine, None, np.concatenate([vector[own] for vector in data])
+            start[places[rank] : places[rank] + len(mine)] = mine
+        own = shape(schedule, rank, counts, in_place, displacements=places if displaced else None)
+        yield Call(own, NOTHING if in_place else mine, start, wanted)
+
+
+def calls_of_scatter(schedule, counts, in_place, displaced, alone, rng):
+    places = anywhere(counts, rng) if displaced else following(counts)
+    memory = drawn(extent(places, counts), rng)
+    for rank, (place, count) in enumerate(zip(places, counts, strict=True)):
+        block = memory[place : place + count]
+        if rank != schedule.root:
+            own = shape(schedule, rank, known(counts, rank, alone))
+            yield Call(own, NOTHING, poison(count), block)
+            continue
+        own = shape(schedule, rank, counts, in_place, displacements=places if displaced else None)
+        yield Call(own, memory, *((NOTHING, NOTHING) if in_place else (poison(count), block)))
+
+
+def calls_of_alltoall(schedule, counts, displaced, rng):
+    incoming = [list(column) for column in zip(*counts, strict=True)]
+    alike = counts == incoming
+    out = [anywhere(row, rng) if displaced else following(row) for row in counts]
+    memory = [drawn(extent(*sent), rng) for sent in zip(out, counts, strict=True)]
+    for rank, lengths in enumerate(incoming):
+        places = apart(lengths, rng) if displaced else following(lengths)
+        wanted = poison(extent(places, lengths))
+        for source, (place, count) in enumerate(zip(places, lengths, strict=True)):
+            begin = out[source][rank]
+            wanted[place : place + count] = memory[source][begin : begin + count]
+        own = shape(
+            schedule,
+            rank,
+            counts[rank],
+            displacements=out[rank] if displaced else None,
+            incoming=None if alike else tuple(lengths),
+            incoming_displacements=places if displaced else None,
+        )
+        yield Call(own, memory[rank], poison(len(wanted)), wanted)
+
+
+def known(counts, rank, alone):
+    return [count * (r == rank or not alone) for r, count in enumerate(counts)]
+
+
+def following(counts):
+    return tuple(np.cumsum([0, *counts])[:-1].tolist())
+
+
+def apart(counts, rng):
+    """Place blocks in any order, with gaps."""
+    order = rng.permutation(len(counts))
+    gaps = rng.choice([0, 0, 1, 3], len(counts))
+    places = np.empty(len(counts), int)
+    places[order] = np.cumsum(gaps) + following(np.array(counts)[order])
+    return tuple(places.tolist())
+
+
+def anywhere(counts, rng):
+    """Place blocks so that they may overlap."""
+    return tuple(rng.integers(0, sum(counts) + 2, len(counts)).tolist())
+
+
+def extent(places, counts):
+    """Give the length of memory that holds all blocks, and a gap at its end."""
+    return max(place + count for place, count in zip(places, counts, strict=True)) + 2
 
 
 def poison(count):
     return np.full(count * ITEM.itemsize, 0xA5, np.uint8).view(ITEM)
 
 
-def draw_vectors(size, count, seed):
-    rng = np.random.default_rng(seed)
-    return rng.integers(0, 2**32, (size, count, 2), dtype=np.uint32).view(ITEM).reshape(size, count)
+def drawn(count, rng):
+    return rng.integers(0, 2**32, (count, 2), dtype=np.uint32).view(ITEM).reshape(count)
 
 
 def parameters_of(algorithm, size, draw):
@@ -236,42 +335,64 @@ def parameters_of(algorithm, size, draw):
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_programs_compute_the_collective(algorithm, data):
-    collective = algorithm.collective
     size = data.draw(st.integers(1, 9).filter(algorithm.serves), "size")
-    in_place = data.draw(st.booleans(), "in place") and collective not in ("alltoall", "bcast")
-    parameters = parameters_of(algorithm, size, data.draw)
-    counts = counts_of(collective, size, data.draw)
-    vectors = draw_vectors(size, sum(counts), data.draw(st.integers(0, 2**32 - 1), "seed"))
+    schedule = algorithm.schedule(size, **parameters_of(algorithm, size, data.draw))
+    displaced = data.draw(st.booleans(), "displaced")
     op = add if algorithm.commutative else compose
-    root = parameters.get("root", 0)
-    memory = [memory_of(collective, r, root, vectors, counts, op, in_place) for r in range(size)]
-    buffers, wanted = [], []
-    for sendbuf, recvbuf, result in memory:
-        whole, due = result if isinstance(result, tuple) else (result, len(result))
-        buffers.append((sendbuf, poison(len(whole)) if recvbuf is None else recvbuf.copy()))
-        wanted.append(whole[:due])
-    results = simulate(
-        algorithm.schedule(size, **parameters),
-        buffers,
+    calls = calls_of(
+        schedule,
+        counts_of(algorithm, size, data.draw),
         op,
-        counts,
-        in_place=in_place,
+        in_place=data.draw(st.booleans(), "in place"),
+        displaced=displaced,
+        alone=data.draw(st.booleans(), "alone") and not algorithm.transit,
+        rng=np.random.default_rng(data.draw(st.integers(0, 2**32 - 1), "seed")),
+    )
+    simulate(
+        schedule,
+        list(calls),
+        op,
         limits=data.draw(st.sampled_from(LIMITS), "limits"),
         seed=data.draw(st.integers(0, 99), "order"),
-        most=2 if algorithm.pipelined else 1,  # a chunk from each child, which may be all there is
+        # a chunk from each child, which may be all there is; blocks that are packed to be sent and received
+        most=2 if algorithm.pipelined or displaced else 1,
     )
-    if collective != "barrier":
-        for rank, (result, due) in enumerate(zip(results, wanted, strict=True)):
-            np.testing.assert_array_equal(result[: len(due)], due, err_msg=f"rank {rank}")
 
 
-def counts_of(collective, size, draw):
-    """Draw the length of the vector, or of each block."""
-    if collective == "alltoall":
-        return [draw(st.sampled_from([0, 1, 5]), label="count")] * size
-    if COLLECTIVES[collective].blocks(size) == size and size > 1:
+def counts_of(algorithm, size, draw):
+    """Draw the length of the vector, of each block, or of each that each rank sends."""
+    if algorithm.collective == "alltoall":
+        if algorithm.transit or draw(st.booleans(), label="uniform"):
+            return [[draw(st.sampled_from([0, 1, 5]), label="count")] * size] * size
+        blocks = st.lists(st.sampled_from([0, 1, 2, 7, 40]), min_size=size, max_size=size)
+        rows = [draw(blocks, label=f"counts of rank {rank}") for rank in range(size)]
+        if draw(st.booleans(), label="symmetric"):
+            return [[rows[min(s, d)][max(s, d)] for d in range(size)] for s in range(size)]
+        return rows
+    if COLLECTIVES[algorithm.collective].blocks(size) == size and size > 1:
         return draw(st.lists(st.sampled_from([0, 1, 2, 7, 40]), min_size=size, max_size=size), label="counts")
     return [draw(st.sampled_from([0, 1, size - 1, size, size + 1, 40, 97]), label="count")]
+
+
+@pytest.mark.parametrize("displaced", [False, True])
+@pytest.mark.parametrize(
+    ("collective", "name"),
+    [
+        ("allgather", "ring"),
+        ("allgather", "direct"),
+        ("gather", "linear"),
+        ("scatter", "linear"),
+        ("alltoall", "direct"),
+        ("alltoall", "pairwise"),
+    ],
+)
+def test_no_block_but_ones_own_is_copied(collective, name, displaced):
+    schedule = find(collective, name).schedule(4)
+    counts = [[3, 1, 4, 2], [5, 9, 2, 6], [0, 3, 5, 8], [1, 7, 9, 3]]
+    counts = counts if collective == "alltoall" else counts[0]
+    for call in calls_of(schedule, counts, add, False, displaced, False, np.random.default_rng(1)):
+        program = lower(schedule, call.shape)
+        assert [row[0] for row in program.rows].count(p.COPY) <= 1
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -286,14 +407,14 @@ def test_moves_of_a_step_see_the_values_from_before_it(in_place, limits):
         yield send(other, range(3)), reduce_(other, range(3))  # a message from two buffers, both ways
         yield send(other, 0), reduce_(other, 0)
 
-    vectors = draw_vectors(2, 50, 1)
+    rng = np.random.default_rng(1)
+    vectors = [drawn(50, rng), drawn(50, rng)]
     schedule = Schedule("allreduce", "test", 2, 3, steps)
-    edges = bounds(50, 3)
-    buffers = [(vector, vector.copy() if in_place else poison(50)) for vector in vectors]
-    for rank, result in enumerate(simulate(schedule, buffers, add, [50], in_place, limits)):
-        total = add(*vectors)
-        wanted = np.concatenate([add(total, total)[: edges[1]], total[edges[1] :]])
-        np.testing.assert_array_equal(result, wanted, err_msg=f"rank {rank}")
+    total = add(*vectors)
+    edge = bounds(50, 3)[1]
+    wanted = np.concatenate([add(total, total)[:edge], total[edge:]])
+    calls = [call_of_vector(schedule, rank, [50], vectors, add, in_place) for rank in range(2)]
+    simulate(schedule, [call._replace(wanted=wanted) for call in calls], add, limits)
 
 
 def test_no_window_where_a_message_waits_for_another_of_its_step():
@@ -304,12 +425,10 @@ def test_no_window_where_a_message_waits_for_another_of_its_step():
         yield send(1 - rank, mine), recv(1 - rank, theirs)
         yield send(1 - rank, [0, 1]), reduce_(1 - rank, [0, 1])
 
-    vectors = draw_vectors(2, 60, 3)
     schedule = Schedule("allreduce", "test", 2, 2, steps)
     for limits in LIMITS:
-        buffers = [(vector, vector.copy()) for vector in vectors]
-        for result in simulate(schedule, buffers, add, [60], True, limits):
-            np.testing.assert_array_equal(result, add(*vectors))
+        calls = calls_of(schedule, [60], add, True, False, False, np.random.default_rng(3))
+        simulate(schedule, calls, add, limits)
 
 
 def test_nothing_is_sent_for_an_empty_vector():

@@ -1,4 +1,4 @@
-"""What README.md says is so: its table, its program, and its example of a new algorithm."""
+"""What README.md says is so: its tables, its programs, and its example of a new algorithm."""
 
 import os
 import re
@@ -11,8 +11,10 @@ import pytest
 import mpicoll.algorithms  # noqa: F401  # registers them
 from mpicoll import launch
 from mpicoll.schedule import algorithms
+from mpicoll.schedule.collectives import COLLECTIVES
 
-README = Path(__file__).parents[2].joinpath("README.md").read_text()
+ROOT = Path(__file__).parents[2]
+README = ROOT.joinpath("README.md").read_text()
 PROGRAM, LINE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 MPICOLL = [sys.executable, "-m", "mpicoll"]
 
@@ -36,10 +38,26 @@ def test_table_of_algorithms():
     assert all(row[4] for row in cells)
 
 
+def test_table_of_other_collectives():
+    rows = [line.split("|") for line in README.splitlines() if line.startswith("| `")]
+    listed = {row[1].strip(" `"): row[2].strip() for row in rows}
+    for collective in set(COLLECTIVES) - {"allreduce"}:
+        assert listed[collective] == ", ".join(algorithm.name for algorithm in algorithms(collective))
+
+
 def test_program(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     ended = launch.run(4, [sys.executable, "program.py"], cwd=tmp_path, timeout=200)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert f"```\n{ended.stdout}```" in README
+
+
+@pytest.mark.parametrize("example", sorted(ROOT.glob("examples/*.py")), ids=lambda path: path.name)
+def test_example(example):
+    assert f"(examples/{example.name})" in README
+    ended = launch.run(4, [*MPICOLL, "run", "--report", str(example)], timeout=200)
+    assert ended.returncode == 0
+    assert "(100.0 %) ran mpicoll's schedules" in ended.stderr
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,235 @@
+"""The collectives that move data.
+
+They are described in bytes, so that the ranks need not describe their memory alike; a datatype with holes is
+packed into memory of its own before, and unpacked after.
+"""
+
+from typing import Any
+
+from mpi4py import MPI
+
+from ..buffers import on_device, parse
+from .call import Call, Where, check_equal, check_writable, checked_root, on_gpu, says_in_place
+from .sides import Side, check_apart, copied, in_bytes, parse_side
+
+
+def bcast(where: Where, buf: Any, root: int) -> Call:
+    """One buffer."""
+    root = checked_root("bcast", root, where)
+    if on_device(buf):
+        return on_gpu("bcast", buf, root)
+    buffer = parse(buf, "bcast: buf")
+    if where.rank != root:
+        check_writable(buffer, "bcast: buf")
+    side = in_bytes(buffer, 1)
+    return Call(
+        "bcast",
+        (buffer.nbytes,),
+        root=root,
+        recvbuf=side.address,
+        nbytes=buffer.nbytes,
+        before=side.pack if where.rank == root else (),
+        after=side.unpack if where.rank != root else (),
+        owners=side.owners,
+        native=(buf, root),
+    )
+
+
+def gather(where: Where, sendbuf: Any, recvbuf: Any, root: int) -> Call:
+    """A block of each rank, all of them at the root."""
+    return _gather(where, sendbuf, recvbuf, root, counted=False)
+
+
+def gatherv(where: Where, sendbuf: Any, recvbuf: Any, root: int) -> Call:
+    """Blocks as the root's counts say; the others know their own."""
+    return _gather(where, sendbuf, recvbuf, root, counted=True)
+
+
+def scatter(where: Where, sendbuf: Any, recvbuf: Any, root: int) -> Call:
+    """A block for each rank, all of them at the root."""
+    return _scatter(where, sendbuf, recvbuf, root, counted=False)
+
+
+def scatterv(where: Where, sendbuf: Any, recvbuf: Any, root: int) -> Call:
+    """Blocks as the root's counts say; the others know their own."""
+    return _scatter(where, sendbuf, recvbuf, root, counted=True)
+
+
+def allgather(where: Where, sendbuf: Any, recvbuf: Any) -> Call:
+    """A block of each rank, all of them everywhere."""
+    return _allgather(where, sendbuf, recvbuf, counted=False)
+
+
+def allgatherv(where: Where, sendbuf: Any, recvbuf: Any) -> Call:
+    """Blocks as counts say that every rank knows."""
+    return _allgather(where, sendbuf, recvbuf, counted=True)
+
+
+def alltoall(where: Where, sendbuf: Any, recvbuf: Any) -> Call:
+    """A block from each rank to each."""
+    return _alltoall(where, sendbuf, recvbuf, counted=False)
+
+
+def alltoallv(where: Where, sendbuf: Any, recvbuf: Any) -> Call:
+    """Blocks as counts say of which each rank knows its own."""
+    return _alltoall(where, sendbuf, recvbuf, counted=True)
+
+
+def _gather(where: Where, sendbuf: Any, recvbuf: Any, root: int, counted: bool) -> Call:
+    root = checked_root("gather", root, where)
+    if on_device(sendbuf) or (where.rank == root and on_device(recvbuf)):
+        return on_gpu("gather", sendbuf, recvbuf, root)
+    native = (sendbuf, recvbuf, root)
+    if where.rank != root:
+        away = in_bytes(parse(sendbuf, "gather: sendbuf"), 1)
+        return _rooted("gather", where, root, counted, away, native, sendbuf=away.address, before=away.pack)
+    recv = parse_side(recvbuf, "gather: recvbuf", where.size, counted)
+    check_writable(recv, "gather: recvbuf")
+    all_blocks = in_bytes(recv, where.size)
+    own = all_blocks.block(where.rank)
+    mine: Side | None = None
+    if not says_in_place(sendbuf):
+        mine = in_bytes(parse(sendbuf, "gather: sendbuf"), 1)
+        check_equal("gather", "recvbuf", own.nbytes, "sendbuf", mine.nbytes)
+        if mine.address == own.address:
+            mine = None
+        else:
+            check_apart("gather", mine, all_blocks)
+    return Call(
+        "gather",
+        all_blocks.counts,
+        root=root,
+        in_place=mine is None,
+        displacements=all_blocks.displacements,
+        sendbuf=mine.address if mine else 0,
+        recvbuf=all_blocks.address,
+        nbytes=None if counted else all_blocks.nbytes,
+        counted=counted,
+        before=mine.pack if mine else all_blocks.pack,
+        after=all_blocks.unpack,
+        owners=all_blocks.owners + (mine.owners if mine else ()),
+        native=(sendbuf if mine else MPI.IN_PLACE, recvbuf, root),
+    )
+
+
+def _scatter(where: Where, sendbuf: Any, recvbuf: Any, root: int, counted: bool) -> Call:
+    root = checked_root("scatter", root, where)
+    if on_device(recvbuf) or (where.rank == root and on_device(sendbuf)):
+        return on_gpu("scatter", sendbuf, recvbuf, root)
+    native = (sendbuf, recvbuf, root)
+    if where.rank != root:
+        recv = parse(recvbuf, "scatter: recvbuf")
+        check_writable(recv, "scatter: recvbuf")
+        away = in_bytes(recv, 1)
+        return _rooted("scatter", where, root, counted, away, native, recvbuf=away.address, after=away.unpack)
+    send = parse_side(sendbuf, "scatter: sendbuf", where.size, counted)
+    all_blocks = in_bytes(send, where.size)
+    own = all_blocks.block(where.rank)
+    mine: Side | None = None
+    if not says_in_place(recvbuf):
+        recv = parse(recvbuf, "scatter: recvbuf")
+        check_writable(recv, "scatter: recvbuf")
+        mine = in_bytes(recv, 1)
+        check_equal("scatter", "sendbuf", own.nbytes, "recvbuf", mine.nbytes)
+        if mine.address == own.address:
+            mine = None
+        else:
+            check_apart("scatter", mine, all_blocks)
+    return Call(
+        "scatter",
+        all_blocks.counts,
+        root=root,
+        in_place=mine is None,
+        displacements=all_blocks.displacements,
+        sendbuf=all_blocks.address,
+        recvbuf=mine.address if mine else 0,
+        nbytes=None if counted else all_blocks.nbytes,
+        counted=counted,
+        before=all_blocks.pack,
+        after=mine.unpack if mine else (),
+        owners=all_blocks.owners + (mine.owners if mine else ()),
+        native=(sendbuf, recvbuf if mine else MPI.IN_PLACE, root),
+    )
+
+
+def _rooted(
+    collective: str, where: Where, root: int, counted: bool, mine: "Side", native: tuple, **more: Any
+) -> Call:
+    """Describe a gather or scatter away from the root, where only this rank's block is known."""
+    counts = [0 if counted else mine.nbytes] * where.size
+    counts[where.rank] = mine.nbytes
+    nbytes = None if counted else sum(counts)
+    return Call(
+        collective,
+        tuple(counts),
+        root=root,
+        nbytes=nbytes,
+        counted=counted,
+        owners=mine.owners,
+        native=native,
+        **more,
+    )
+
+
+def _allgather(where: Where, sendbuf: Any, recvbuf: Any, counted: bool) -> Call:
+    if on_device(sendbuf) or on_device(recvbuf):
+        return on_gpu("allgather", sendbuf, recvbuf)
+    recv = parse_side(recvbuf, "allgather: recvbuf", where.size, counted)
+    check_writable(recv, "allgather: recvbuf")
+    all_blocks = in_bytes(recv, where.size)
+    own = all_blocks.block(where.rank)
+    mine: Side | None = None
+    if not says_in_place(sendbuf):
+        mine = in_bytes(parse(sendbuf, "allgather: sendbuf"), 1)
+        check_equal("allgather", "recvbuf", own.nbytes, "sendbuf", mine.nbytes)
+        if mine.address == own.address:
+            mine = None
+        else:
+            check_apart("allgather", mine, all_blocks)
+    return Call(
+        "allgather",
+        all_blocks.counts,
+        in_place=mine is None,
+        displacements=all_blocks.displacements,
+        sendbuf=mine.address if mine else all_blocks.address,
+        recvbuf=all_blocks.address,
+        nbytes=all_blocks.nbytes,
+        counted=counted,
+        before=mine.pack if mine else all_blocks.pack,
+        after=all_blocks.unpack,
+        owners=all_blocks.owners + (mine.owners if mine else ()),
+        native=(sendbuf if mine else MPI.IN_PLACE, recvbuf),
+    )
+
+
+def _alltoall(where: Where, sendbuf: Any, recvbuf: Any, counted: bool) -> Call:
+    if on_device(sendbuf) or on_device(recvbuf):
+        return on_gpu("alltoall", sendbuf, recvbuf)
+    recv = parse_side(recvbuf, "alltoall: recvbuf", where.size, counted)
+    check_writable(recv, "alltoall: recvbuf")
+    into = in_bytes(recv, where.size)
+    if says_in_place(sendbuf):
+        out, before = copied(into)
+    else:
+        send = parse_side(sendbuf, "alltoall: sendbuf", where.size, counted)
+        out = in_bytes(send, where.size)
+        before = out.pack
+        check_apart("alltoall", out, into)
+    if not counted:
+        check_equal("alltoall", "recvbuf", into.counts[0], "sendbuf", out.counts[0])
+    check_equal("alltoall", "recvbuf", into.counts[where.rank], "sendbuf", out.counts[where.rank])
+    return Call(
+        "alltoall",
+        out.counts,
+        displacements=out.displacements,
+        incoming=into.counts if counted else None,
+        incoming_displacements=into.displacements,
+        sendbuf=out.address,
+        recvbuf=into.address,
+        nbytes=None if counted else out.nbytes,
+        counted=counted,
+        before=before,
+        after=into.unpack,
+        owners=out.owners + into.owners,
+        native=(sendbuf, recvbuf),
+    )

@@ -1,0 +1,199 @@
+"""From a method's arguments to a collective: blocking, nonblocking, persistent."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from .. import selection, statistics
+from ..calls import Call, Where
+from ..context import Context
+from ..engine import compiled
+from ..engine.lowering import LIMITS
+from ..errors import FreedCommunicator
+from ..plan import decide
+from ..requests import Persistent, Request
+from ..schedule.registry import Nodes
+
+NATIVE = 0  # in place of a frame: the native collective serves
+URGENT = 16 << 10  # bytes
+UNKNOWN = -1  # no equal call before, or not quite equal
+
+Build = Callable[..., Call]  # (where, *arguments)
+
+
+class Calling(MPI.Intracomm):
+    """What the collectives of a communicator have in common.
+
+    A blocking collective first looks for the frame of an equal call: by the dtype and size of its array,
+    and what else is in the arguments. The compiled entry then looks at the arrays itself, so that a call
+    costs little more than in C. What is not found there goes the long way: :meth:`_blocking`.
+    """
+
+    _context: Context | None = None
+    _entry: Callable[[int, int, int, int], int]  # the compiled interpreter, once there are frames
+    _frames: Mapping[tuple, int] = MappingProxyType({})  # until there is a context
+    _nodes: Nodes | None = None
+    _engine = "compiled"
+    _limits = LIMITS
+    _rank = -1
+    _packed: dict[tuple, Any] | None = None
+    _private: tuple[MPI.Intracomm, MPI.Request] | None = None  # a duplicate that is being made
+
+    def _blocking(
+        self,
+        method: str,
+        build: Build,
+        arguments: tuple,
+        algorithm: str,
+        parameters: dict[str, Any],
+        quick: Sequence[Any] = (),
+    ) -> None:
+        """Call a collective and return when this rank's part is done.
+
+        Parameters
+        ----------
+        method : str
+            Its name in mpi4py.
+        build : callable
+            What reads the arguments, of :mod:`mpicoll.calls`.
+        arguments : tuple
+        algorithm, parameters
+            As the caller gave them.
+        quick : sequence
+            The send array, the receive array, and what finds the frame for an equal call: one of the
+            arrays, and the arguments beside.
+        """
+        begin = perf_counter()
+        call, choice = self._decided(build, arguments, algorithm, parameters)
+        context = self._connected()
+        context.finish()
+        plan = None
+        if choice.algorithm == selection.NATIVE:
+            getattr(MPI.Intracomm, method)(self, *call.native)
+        else:
+            arrays = [array for array in quick[:2] if isinstance(array, np.ndarray)]
+            plan = context.plan(call, choice.algorithm, parameters, *(array.dtype for array in arrays))
+            plan.run(call)
+        if statistics.active is not None:
+            _record(method, call, choice, begin)
+        elif quick and not parameters and _repeats(call, quick, arguments):
+            array, rest = quick[2:]
+            key = (method, *(() if array is None else (array.dtype, array.size)), *rest)
+            if plan is None:
+                context.remember(key, NATIVE)
+            elif plan.frame:
+                plan.accept(*(array if isinstance(array, np.ndarray) else None for array in quick[:2]))
+                context.remember(key, plan.frame)
+
+    def _nonblocking(
+        self, method: str, build: Build, arguments: tuple, algorithm: str, parameters: dict[str, Any]
+    ) -> MPI.Request:
+        """Start a collective."""
+        call, choice = self._decided(build, arguments, algorithm, parameters)
+        context = self._connected()
+        if choice.algorithm == selection.NATIVE:
+            begin = perf_counter()
+            request = getattr(MPI.Intracomm, method)(self, *call.native)
+            if statistics.active is not None:
+                _record(method, call, choice, begin)
+            return request
+
+        plan = context.plan(call, choice.algorithm, parameters)
+
+        def run() -> None:
+            begin = perf_counter()
+            plan.run(call)
+            if statistics.active is not None:
+                _record(method, call, choice, begin)
+
+        return Request.start(context.queue, run, call.owners, _urgent(call))
+
+    def _persistent(
+        self,
+        method: str,
+        build: Build,
+        arguments: tuple,
+        info: MPI.Info,
+        algorithm: str,
+        parameters: dict[str, Any],
+    ) -> "Persistent | MPI.Prequest":
+        """Make a collective that runs again and again on the same buffers."""
+        call, choice = self._decided(build, arguments, algorithm, parameters)
+        context = self._connected()
+        context.finish()
+        if choice.algorithm == selection.NATIVE:
+            if statistics.active is not None:
+                _record(method, call, choice, perf_counter())
+            return getattr(MPI.Intracomm, method)(self, *call.native, info)
+        plan = context.plan(call, choice.algorithm, parameters)
+
+        def run() -> None:
+            begin = perf_counter()
+            plan.run(call)
+            if statistics.active is not None:
+                _record(method, call, choice, begin)
+
+        return Persistent(context.queue, run, call.owners, lambda: context.closed, _urgent(call))
+
+    def _decided(
+        self, build: Build, arguments: tuple, algorithm: str, parameters: dict[str, Any]
+    ) -> tuple[Call, selection.Choice]:
+        """Read and check the arguments, and choose what serves; nothing is sent."""
+        if self == MPI.COMM_NULL or (self._context is not None and self._context.closed):
+            raise FreedCommunicator("the communicator was freed, or is MPI.COMM_NULL")
+        context = self._connected()
+        where = Where(context.rank, context.size)
+        call = build(where, *arguments)
+        asked = os.environ.get(f"MPICOLL_{call.collective.upper()}")
+        question = (call.key, call.nbytes, call.counted, call.unsuited, algorithm, *parameters.items(), asked)
+        try:
+            return call, context.choices[question]
+        except (KeyError, TypeError):
+            choice = decide(call, where.size, algorithm, parameters)
+        if call.key is not None:
+            context.choose(question, choice)
+        return call, choice
+
+    def _connected(self, parent: Context | None = None) -> Context:
+        """Give the context; the first time it is made, by all ranks."""
+        if self._context is None:
+            options = self._nodes, self._engine, self._limits
+            self._context = Context.of(self, *options, parent, self._private)
+            self._private = None
+            if self._context.engine == "compiled" and compiled.available():
+                self._entry = compiled.run()
+            self._frames, self._rank = self._context.visible, self._context.rank
+        return self._context
+
+
+def _urgent(call: Call) -> bool:
+    """Whether a collective takes long enough to be worth a switch of threads, as far as this rank knows."""
+    nbytes = sum(call.counts) * call.itemsize if call.nbytes is None else call.nbytes
+    return nbytes > URGENT
+
+
+def _repeats(call: Call, quick: Sequence[Any], arguments: tuple) -> bool:
+    """Whether an equal key means an equal call.
+
+    It does for NumPy arrays, an op that is not freed, and IN_PLACE where that was said: the same memory in
+    both buffers has the key of separate ones.
+    """
+    in_place = [argument is MPI.IN_PLACE for argument in arguments[:2]]
+    plain = all(array is None or type(array) is np.ndarray or array is MPI.IN_PLACE for array in quick[:2])
+    predefined = call.reduction is None or (call.reduction.op.is_predefined and not call.reduction.average)
+    aliased = call.in_place and bool(arguments) and not any(in_place)
+    return plain and predefined and not aliased and compiled.reads_objects()
+
+
+def _record(method: str, call: Call, choice: selection.Choice, begin: float) -> None:
+    assert statistics.active is not None
+    native = choice.algorithm == selection.NATIVE
+    seconds = perf_counter() - begin
+    statistics.active.record(
+        method, choice.algorithm, call.nbytes or 0, seconds, choice.reason if native else ""
+    )
