@@ -151,7 +151,12 @@ class _Memory:
         nowhere = self.anywhere or thing is None
         array, self.readonly = (_NOTHING, False) if nowhere else _array(thing, name, kind is not None)
         self.owner, self.nbytes = array, array.nbytes
-        self.address = 0 if self.anywhere else array.__array_interface__["data"][0]
+        if self.anywhere:
+            self.address = 0
+        elif array.dtype.kind in "biufc":  # ten times as fast, but not for types that are not Python's
+            self.address = MPI.Get_address(array)
+        else:
+            self.address = array.__array_interface__["data"][0]
         if kind is None:
             self.dtype: np.dtype | None = array.dtype
             self.itemsize = self.content = self.end = array.itemsize
@@ -230,7 +235,12 @@ def _parts(spec: Any, name: str, pair: Any) -> tuple[Any, Any, Any, MPI.Datatype
         raise ValueError(f"{name}: {spec[1:]} given, expected count, displacement and type")
     count, displacement = [*rest, None, None][:2]
     if isinstance(kind, str):
-        kind = MPI.Datatype.fromcode(kind)
+        try:
+            kind = MPI.Datatype.fromcode(kind)
+        except ValueError:
+            raise KeyError(
+                f"{name}: type code {kind!r} given, expected one that MPI has a type for"
+            ) from None
     if not isinstance(kind, MPI.Datatype | None):
         raise TypeError(f"{name}: {kind!r} given, expected a datatype")
     if thing is None and kind is None and count is None:

@@ -18,6 +18,7 @@ AUTO = "auto"
 
 CHUNK = 1 << 17  # bytes in a chunk of a pipelined algorithm
 CHUNKS = 256  # at most
+INT_MAX = (1 << 31) - 1  # counts that every MPI library can take
 
 
 class Asked(NamedTuple):
@@ -87,7 +88,7 @@ class Row(NamedTuple):
         if nbytes > self.upto or what.size > self.ranks:
             return False
         if self.algorithm == NATIVE:
-            return what.native
+            return what.native and nbytes <= INT_MAX
         algorithm = find(what.collective, self.algorithm)
         return (
             algorithm.serves(what.size)

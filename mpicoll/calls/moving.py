@@ -21,7 +21,7 @@ def bcast(where: Where, buf: Any, root: int) -> Call:
     buffer = parse(buf, "bcast: buf")
     if where.rank != root:
         check_writable(buffer, "bcast: buf")
-    side = in_bytes(buffer, 1)
+    side = in_bytes(buf, buffer)
     return Call(
         "bcast",
         (buffer.nbytes,),
@@ -31,7 +31,7 @@ def bcast(where: Where, buf: Any, root: int) -> Call:
         before=side.pack if where.rank == root else (),
         after=side.unpack if where.rank != root else (),
         owners=side.owners,
-        native=(buf, root),
+        native=(side.native, root),
     )
 
 
@@ -79,17 +79,17 @@ def _gather(where: Where, sendbuf: Any, recvbuf: Any, root: int, counted: bool) 
     root = checked_root("gather", root, where)
     if on_device(sendbuf) or (where.rank == root and on_device(recvbuf)):
         return on_gpu("gather", sendbuf, recvbuf, root)
-    native = (sendbuf, recvbuf, root)
     if where.rank != root:
-        away = in_bytes(parse(sendbuf, "gather: sendbuf"), 1)
+        away = in_bytes(sendbuf, parse(sendbuf, "gather: sendbuf"))
+        native = away.native, recvbuf, root
         return _rooted("gather", where, root, counted, away, native, sendbuf=away.address, before=away.pack)
     recv = parse_side(recvbuf, "gather: recvbuf", where.size, counted)
     check_writable(recv, "gather: recvbuf")
-    all_blocks = in_bytes(recv, where.size)
+    all_blocks = in_bytes(recvbuf, recv, where.size)
     own = all_blocks.block(where.rank)
     mine: Side | None = None
     if not says_in_place(sendbuf):
-        mine = in_bytes(parse(sendbuf, "gather: sendbuf"), 1)
+        mine = in_bytes(sendbuf, parse(sendbuf, "gather: sendbuf"))
         check_equal("gather", "recvbuf", own.nbytes, "sendbuf", mine.nbytes)
         if mine.address == own.address:
             mine = None
@@ -108,7 +108,7 @@ def _gather(where: Where, sendbuf: Any, recvbuf: Any, root: int, counted: bool) 
         before=mine.pack if mine else all_blocks.pack,
         after=all_blocks.unpack,
         owners=all_blocks.owners + (mine.owners if mine else ()),
-        native=(sendbuf if mine else MPI.IN_PLACE, recvbuf, root),
+        native=(mine.native if mine else MPI.IN_PLACE, all_blocks.native, root),
     )
 
 
@@ -116,20 +116,20 @@ def _scatter(where: Where, sendbuf: Any, recvbuf: Any, root: int, counted: bool)
     root = checked_root("scatter", root, where)
     if on_device(recvbuf) or (where.rank == root and on_device(sendbuf)):
         return on_gpu("scatter", sendbuf, recvbuf, root)
-    native = (sendbuf, recvbuf, root)
     if where.rank != root:
         recv = parse(recvbuf, "scatter: recvbuf")
         check_writable(recv, "scatter: recvbuf")
-        away = in_bytes(recv, 1)
+        away = in_bytes(recvbuf, recv)
+        native = sendbuf, away.native, root
         return _rooted("scatter", where, root, counted, away, native, recvbuf=away.address, after=away.unpack)
     send = parse_side(sendbuf, "scatter: sendbuf", where.size, counted)
-    all_blocks = in_bytes(send, where.size)
+    all_blocks = in_bytes(sendbuf, send, where.size)
     own = all_blocks.block(where.rank)
     mine: Side | None = None
     if not says_in_place(recvbuf):
         recv = parse(recvbuf, "scatter: recvbuf")
         check_writable(recv, "scatter: recvbuf")
-        mine = in_bytes(recv, 1)
+        mine = in_bytes(recvbuf, recv)
         check_equal("scatter", "sendbuf", own.nbytes, "recvbuf", mine.nbytes)
         if mine.address == own.address:
             mine = None
@@ -148,7 +148,7 @@ def _scatter(where: Where, sendbuf: Any, recvbuf: Any, root: int, counted: bool)
         before=all_blocks.pack,
         after=mine.unpack if mine else (),
         owners=all_blocks.owners + (mine.owners if mine else ()),
-        native=(sendbuf, recvbuf if mine else MPI.IN_PLACE, root),
+        native=(all_blocks.native, mine.native if mine else MPI.IN_PLACE, root),
     )
 
 
@@ -176,11 +176,11 @@ def _allgather(where: Where, sendbuf: Any, recvbuf: Any, counted: bool) -> Call:
         return on_gpu("allgather", sendbuf, recvbuf)
     recv = parse_side(recvbuf, "allgather: recvbuf", where.size, counted)
     check_writable(recv, "allgather: recvbuf")
-    all_blocks = in_bytes(recv, where.size)
+    all_blocks = in_bytes(recvbuf, recv, where.size)
     own = all_blocks.block(where.rank)
     mine: Side | None = None
     if not says_in_place(sendbuf):
-        mine = in_bytes(parse(sendbuf, "allgather: sendbuf"), 1)
+        mine = in_bytes(sendbuf, parse(sendbuf, "allgather: sendbuf"))
         check_equal("allgather", "recvbuf", own.nbytes, "sendbuf", mine.nbytes)
         if mine.address == own.address:
             mine = None
@@ -198,7 +198,7 @@ def _allgather(where: Where, sendbuf: Any, recvbuf: Any, counted: bool) -> Call:
         before=mine.pack if mine else all_blocks.pack,
         after=all_blocks.unpack,
         owners=all_blocks.owners + (mine.owners if mine else ()),
-        native=(sendbuf if mine else MPI.IN_PLACE, recvbuf),
+        native=(mine.native if mine else MPI.IN_PLACE, all_blocks.native),
     )
 
 
@@ -207,12 +207,12 @@ def _alltoall(where: Where, sendbuf: Any, recvbuf: Any, counted: bool) -> Call:
         return on_gpu("alltoall", sendbuf, recvbuf)
     recv = parse_side(recvbuf, "alltoall: recvbuf", where.size, counted)
     check_writable(recv, "alltoall: recvbuf")
-    into = in_bytes(recv, where.size)
+    into = in_bytes(recvbuf, recv, where.size)
     if says_in_place(sendbuf):
         out, before = copied(into)
     else:
         send = parse_side(sendbuf, "alltoall: sendbuf", where.size, counted)
-        out = in_bytes(send, where.size)
+        out = in_bytes(sendbuf, send, where.size)
         before = out.pack
         check_apart("alltoall", out, into)
     if not counted:
@@ -231,5 +231,5 @@ def _alltoall(where: Where, sendbuf: Any, recvbuf: Any, counted: bool) -> Call:
         before=before,
         after=into.unpack,
         owners=out.owners + into.owners,
-        native=(sendbuf, recvbuf),
+        native=(MPI.IN_PLACE if says_in_place(sendbuf) else out.native, into.native),
     )

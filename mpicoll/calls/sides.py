@@ -1,6 +1,7 @@
 """The blocks of a buffer, in bytes."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from ..buffers import Buffer, parse, parse_blocks
 
 
 class Side(NamedTuple):
-    """The blocks of a buffer, in bytes, without holes."""
+    """The blocks of a buffer, in bytes, without holes; `native` is the buffer for mpi4py's collectives."""
 
     address: int
     counts: tuple[int, ...]
@@ -19,6 +20,7 @@ class Side(NamedTuple):
     pack: tuple[Callable[[], None], ...]
     unpack: tuple[Callable[[], None], ...]
     owners: tuple
+    native: Any = None
 
     @property
     def nbytes(self) -> int:
@@ -38,7 +40,7 @@ class Side(NamedTuple):
         return [(side.address, side.address + side.nbytes) for side in sides if side.nbytes]
 
 
-def in_bytes(buffer: Buffer, blocks: int) -> Side:
+def in_bytes(spec: Any, buffer: Buffer, blocks: int = 1) -> Side:
     """Describe a buffer in bytes; one with holes gets memory of its own."""
     counts = buffer.counts or (buffer.count,) * blocks
     places = buffer.displacements
@@ -51,12 +53,32 @@ def in_bytes(buffer: Buffer, blocks: int) -> Side:
         displacements = (
             None if contiguous or places is None else tuple(place * buffer.itemsize for place in places)
         )
-        return Side(buffer.address, nbytes, displacements, (), (), (buffer.owner,))
+        side = Side(buffer.address, nbytes, displacements, (), (), (buffer.owner,), spec)
+        return side if buffer.datatype or _known(buffer.dtype) else side._replace(native=_as_bytes(side))
     if places is None:
         places = tuple(rank * buffer.count for rank in range(blocks))
     stage = Stage(buffer, tuple(zip(places, counts, strict=True)))
     address = stage.memory.ctypes.data
-    return Side(address, nbytes, None, (stage.pack,), (stage.unpack,), (stage,))
+    return Side(address, nbytes, None, (stage.pack,), (stage.unpack,), (stage,), spec)
+
+
+@cache
+def _known(dtype: np.dtype | None) -> bool:
+    """Whether mpi4py has a datatype for NumPy's type."""
+    try:
+        return dtype is not None and MPI.Datatype.fromcode(dtype.char) != MPI.DATATYPE_NULL
+    except ValueError:
+        return False
+
+
+def _as_bytes(side: Side) -> list[Any]:
+    """Give mpi4py a buffer of a type that it does not know."""
+    end = max((stop for _, stop in side.ranges()), default=side.address)
+    memory = memory_at(side.address, end - side.address)
+    if side.displacements is None and len(set(side.counts)) == 1:
+        return [memory, side.counts[0], MPI.BYTE]
+    places = side.displacements or tuple(accumulate(side.counts, initial=0))[:-1]
+    return [memory, (side.counts, places), MPI.BYTE]
 
 
 def parse_side(spec: Any, name: str, blocks: int, counted: bool) -> Buffer:

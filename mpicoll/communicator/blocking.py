@@ -1,6 +1,7 @@
 """The blocking collectives."""
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any, TypeAlias
 
 from mpi4py import MPI
@@ -74,7 +75,7 @@ class Blocking(Calling):
     ) -> None:
         """Give every rank the root's vector."""
         try:
-            key = ("Bcast", buf.dtype, buf.size, root, algorithm)
+            key = ("Bcast", buf.dtype, buf.size, index(root), algorithm)
             frame = UNKNOWN if parameters else self._frames[key]
         except _UNLIKE:
             frame = UNKNOWN
@@ -94,7 +95,7 @@ class Blocking(Calling):
         array = recvbuf if in_place else sendbuf
         kind = SEND_ARRAY if root != self._rank else RECV_ARRAY if in_place else BOTH_ARRAYS
         try:
-            key = ("Gather", array.dtype, array.size, root, in_place, algorithm)
+            key = ("Gather", array.dtype, array.size, index(root), in_place, algorithm)
             frame = UNKNOWN if parameters else self._frames[key]
         except _UNLIKE:
             frame = UNKNOWN
@@ -120,7 +121,7 @@ class Blocking(Calling):
         array = sendbuf if in_place else recvbuf
         kind = RECV_ARRAY if root != self._rank else SEND_ARRAY if in_place else BOTH_ARRAYS
         try:
-            key = ("Scatter", array.dtype, array.size, root, in_place, algorithm)
+            key = ("Scatter", array.dtype, array.size, index(root), in_place, algorithm)
             frame = UNKNOWN if parameters else self._frames[key]
         except _UNLIKE:
             frame = UNKNOWN
@@ -203,7 +204,7 @@ class Blocking(Calling):
         array = recvbuf if in_place else sendbuf
         kind = SEND_ARRAY if root != self._rank else RECV_ARRAY if in_place else BOTH_ARRAYS
         try:
-            key = ("Reduce", array.dtype, array.size, op.handle, root, in_place, algorithm)
+            key = ("Reduce", array.dtype, array.size, op.handle, index(root), in_place, algorithm)
             frame = UNKNOWN if parameters else self._frames[key]
         except _UNLIKE:
             frame = UNKNOWN

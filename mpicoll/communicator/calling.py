@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from operator import is_
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any
@@ -84,9 +85,9 @@ class Calling(MPI.Intracomm):
         elif quick and not parameters and _repeats(call, quick, arguments):
             array, rest = quick[2:]
             key = (method, *(() if array is None else (array.dtype, array.size)), *rest)
-            if plan is None:
+            if plan is None and all(map(is_, arguments, call.native)):
                 context.remember(key, NATIVE)
-            elif plan.frame:
+            elif plan is not None and plan.frame:
                 plan.accept(*(array if isinstance(array, np.ndarray) else None for array in quick[:2]))
                 context.remember(key, plan.frame)
 

@@ -1,7 +1,7 @@
 """Communicators, and those made from them."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from mpi4py import MPI
 
@@ -12,9 +12,10 @@ from . import explaining
 from .grouping import RankGroup
 from .nonblocking import Nonblocking
 from .persistent import Persistent
+from .standing import StandIn
 
 
-class Communicator(Nonblocking, Persistent):
+class Communicator(Nonblocking, Persistent, metaclass=StandIn):
     """An intracommunicator whose collectives run mpicoll's algorithms.
 
     Everything else is mpi4py's own. What is made of it by Dup, Split, Create_cart and so on is of this class
@@ -43,6 +44,8 @@ class Communicator(Nonblocking, Persistent):
     ValueError
         If it is MPI.COMM_NULL, `nodes` does not name each rank once, or `engine` is unknown.
     """
+
+    stands_for: ClassVar[type] = MPI.Intracomm
 
     def __new__(cls, comm: Any = None, **options: Any) -> "Communicator":  # noqa: D102
         # without a communicator by mpi4py itself, for what Dup and Clone return
@@ -182,6 +185,8 @@ class Communicator(Nonblocking, Persistent):
 class Cartcomm(Communicator, MPI.Cartcomm):
     """A communicator of a grid."""
 
+    stands_for = MPI.Cartcomm
+
     def Sub(self, remain_dims: Sequence[bool]) -> "Cartcomm":  # noqa: N802
         """Make communicators of the grid's slices."""
         return self._made(super().Sub(remain_dims), Cartcomm)
@@ -190,6 +195,10 @@ class Cartcomm(Communicator, MPI.Cartcomm):
 class Graphcomm(Communicator, MPI.Graphcomm):
     """A communicator of a graph."""
 
+    stands_for = MPI.Graphcomm
+
 
 class Distgraphcomm(Communicator, MPI.Distgraphcomm):
     """A communicator of a distributed graph."""
+
+    stands_for = MPI.Distgraphcomm

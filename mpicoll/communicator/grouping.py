@@ -14,6 +14,7 @@ from ..ops import Average
 from ..plan import decide
 from ..reduction import OPS
 from .calling import Calling
+from .standing import StandIn
 
 _AUTO = selection.AUTO
 _IN_PLACE = MPI.IN_PLACE
@@ -34,8 +35,10 @@ class Recorded(NamedTuple):
     parameters: dict[str, Any]
 
 
-class RankGroup(MPI.Group):
+class RankGroup(MPI.Group, metaclass=StandIn):
     """What ``comm.group`` is in mpi4py, the group of the communicator's ranks, and more: ``comm.group()``."""
+
+    stands_for = MPI.Group
 
     def __new__(cls, comm: Calling) -> "RankGroup":  # noqa: D102
         made = super().__new__(cls, comm.Get_group())

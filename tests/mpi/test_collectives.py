@@ -170,6 +170,16 @@ def test_long_vectors(method):
             check(call, method, name)
 
 
+@pytest.mark.parametrize("dtype", OTHERS, ids=str)
+@pytest.mark.parametrize("method", [method for method in METHODS if method not in REDUCING])
+def test_long_vectors_of_types_that_mpi_has_not(method, dtype):
+    """Whatever serves them: no length is too long for bytes to be moved."""
+    count = 5_000_000 // np.dtype(dtype).itemsize // (1 if method == "Bcast" else SIZE)
+    call = drawn(method, count=count, dtype=np.dtype(dtype), root=SIZE // 2, in_place=False, seed=2)
+    run(COMMUNICATORS["compiled"], "blocking", method, call.arguments)
+    call.check()
+
+
 # -- operations --------------------------------------------------------------------------------
 
 PAIR = np.dtype([("value", "f8"), ("index", "i4")], align=True)
