@@ -137,6 +137,7 @@ TABLE = {
     "gather": [Row(16 << 10, ANY, "binomial"), Row(ANY, ANY, "linear")],
     "reduce": [
         Row(ANY, 2, "binomial"),
+        Row(2 << 10, 8, "binomial"),
         Row(ANY, 8, "circulant"),
         Row(64 << 10, ANY, "binomial"),
         Row(ANY, ANY, "halving_gather"),
