@@ -68,6 +68,11 @@ class Call:
     holes: bool = False
 
     @property
+    def own_bytes(self) -> int:
+        """Bytes of the vector, as far as this rank knows it."""
+        return sum(self.counts) * self.itemsize if self.nbytes is None else self.nbytes
+
+    @property
     def key(self) -> tuple | None:
         """What a plan depends on; None for one that is not worth keeping."""
         what = () if self.reduction is None else self.reduction.key

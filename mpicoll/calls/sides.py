@@ -64,9 +64,13 @@ def in_bytes(spec: Any, buffer: Buffer, blocks: int = 1) -> Side:
 
 @cache
 def _known(dtype: np.dtype | None) -> bool:
-    """Whether mpi4py has a datatype for NumPy's type."""
+    """Whether mpi4py has a datatype for NumPy's type; the codes of strings stand for one character."""
     try:
-        return dtype is not None and MPI.Datatype.fromcode(dtype.char) != MPI.DATATYPE_NULL
+        return (
+            dtype is not None
+            and dtype.kind in "biufc"
+            and MPI.Datatype.fromcode(dtype.char) != MPI.DATATYPE_NULL
+        )
     except ValueError:
         return False
 

@@ -174,8 +174,7 @@ class Calling(MPI.Intracomm):
 
 def _urgent(call: Call) -> bool:
     """Whether a collective takes long enough to be worth a switch of threads, as far as this rank knows."""
-    nbytes = sum(call.counts) * call.itemsize if call.nbytes is None else call.nbytes
-    return nbytes > URGENT
+    return call.own_bytes > URGENT
 
 
 def _repeats(call: Call, quick: Sequence[Any], arguments: tuple) -> bool:
@@ -196,5 +195,5 @@ def _record(method: str, call: Call, choice: selection.Choice, begin: float) -> 
     native = choice.algorithm == selection.NATIVE
     seconds = perf_counter() - begin
     statistics.active.record(
-        method, choice.algorithm, call.nbytes or 0, seconds, choice.reason if native else ""
+        method, choice.algorithm, call.own_bytes, seconds, choice.reason if native else ""
     )
