@@ -148,7 +148,9 @@ class Context:
         self.plans[key] = plan  # as the last to be forgotten
         if len(self.plans) > PLANS:
             forgotten = self.plans.pop(next(iter(self.plans)))
-            for quick in [quick for quick, frame in self.frames.items() if frame == forgotten.frame]:
+            for quick in [
+                quick for quick, frame in self.frames.items() if frame and frame == forgotten.frame
+            ]:
                 del self.frames[quick]
                 self.visible.pop(quick, None)
         return plan
@@ -165,6 +167,7 @@ class Context:
             self.frames.clear()
             self.visible.clear()
         self.frames[quick] = frame
+        self.visible.pop(quick, None)  # it may be of a plan that will be forgotten
         self._show(self.queue.idle)
 
     def _show(self, idle: bool) -> None:

@@ -77,6 +77,7 @@ class Grouping:
     def __enter__(self) -> None:
         if "Allreduce" in vars(self._comm):
             raise RuntimeError("group: inside a group of the same communicator, expected one at a time")
+        self._pairs, self._op, self._others = [], _SUM, []  # nothing of an earlier use
         vars(self._comm).update(
             Allreduce=self._recorder(), Reduce=self._reduce, Bcast=self._bcast
         )  # before the class's methods

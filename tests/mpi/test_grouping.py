@@ -152,6 +152,15 @@ def test_a_group_inside_a_group_is_refused(comm):
     assert recv[0] == SIZE
 
 
+def test_a_group_used_again_has_forgotten_its_calls(comm):
+    group, first, second = comm.group(), np.ones(2), np.ones(2)
+    with group:
+        comm.Allreduce(MPI.IN_PLACE, first)
+    with group:
+        comm.Allreduce(MPI.IN_PLACE, second)
+    assert first.tolist() == second.tolist() == [SIZE, SIZE]
+
+
 def test_an_empty_group(comm):
     with comm.group():
         pass
