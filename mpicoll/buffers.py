@@ -216,7 +216,12 @@ def imagine(nbytes: int, kind: Any) -> Buffer:
 def on_device(spec: Any) -> bool:
     """Whether a spec is of memory on a GPU."""
     thing = spec[0] if isinstance(spec, list | tuple) and spec else spec
-    return hasattr(thing, "__cuda_array_interface__")
+    if isinstance(thing, np.ndarray):
+        return False
+    if hasattr(thing, "__cuda_array_interface__"):
+        return True
+    device = getattr(thing, "__dlpack_device__", None)
+    return device is not None and device()[0] not in _HOST
 
 
 def _parts(spec: Any, name: str, pair: Any) -> tuple[Any, Any, Any, MPI.Datatype | None]:
@@ -358,6 +363,7 @@ def _described(datatype: MPI.Datatype, name: str) -> tuple[np.dtype | None, int,
     return dtype, extent, content, content == extent, extent
 
 
+_HOST = (1, 3, 13)  # DLPack's numbers of ordinary, page-locked and managed memory
 _NOTHING = np.empty(0, np.uint8)
 
 # NumPy has types of their sizes, but MPI defines other operations on them.

@@ -1,8 +1,9 @@
 """What all plans of one communicator share."""
 
 import functools
-import os
+import itertools
 import warnings
+import weakref
 from typing import Any
 
 import numpy as np
@@ -12,35 +13,13 @@ from . import selection, topology
 from .calls import Call
 from .engine import compiled
 from .engine.lowering import Limits
-from .plan import Plan, bind
+from .plan import Plan, Workspace, bind
 from .progress import Queue
+from .schedule.collectives import COLLECTIVES
 from .schedule.registry import Nodes
 
 PLANS = 1024  # kept per communicator
-
-
-class Workspace:
-    """Scratch memory; one plan at a time runs, so all share it.
-
-    Attributes
-    ----------
-    cell : ndarray of int64, shape (1,)
-        Holds the address of the memory. Frames refer to the cell, since the memory moves as it grows.
-    reserved : int
-        Bytes that there is room for.
-    """
-
-    def __init__(self) -> None:
-        self.cell = np.zeros(1, np.int64)
-        self.reserved = 0
-        self._memory = np.empty(0, np.uint8)
-
-    def reserve(self, nbytes: int) -> None:
-        """Make room for `nbytes`, aligned to cache lines."""
-        if nbytes > self.reserved:
-            self.reserved = nbytes
-            self._memory = np.empty(nbytes + 64, np.uint8)
-            self.cell[0] = -(-self._memory.ctypes.data // 64) * 64
+TAGS = 1 << 15  # that MPI has at least
 
 
 class Context:
@@ -58,7 +37,7 @@ class Context:
     parent : Context, optional
         Of a communicator with all of these ranks, which have agreed.
     private : tuple of MPI.Intracomm and MPI.Request, optional
-        A duplicate that is being made.
+        A duplicate that is being made, by all of them.
     """
 
     def __init__(
@@ -82,6 +61,7 @@ class Context:
         else:
             self.comm = private[0]
             private[1].Wait()
+        self.environment: dict[str, str] = parent.environment if parent else selection.environment()
         try:
             self.engine = engine if parent else self._agreed(engine)
         except ValueError:
@@ -89,14 +69,16 @@ class Context:
             raise
         self.nodes = nodes or (topology.within(parent, self.comm) if parent else topology.nodes(self.comm))
         self.near = frozenset(next(node for node in self.nodes if self.rank in node))
-        self.queue = Queue(MPI.Query_thread() == MPI.THREAD_MULTIPLE, self._show)
+        self._threaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self.queue = Queue(self._threaded, self._show)
+        self._queues = weakref.WeakSet([self.queue])
+        self._tags = itertools.cycle(range(len(COLLECTIVES), TAGS))
 
     def _agreed(self, engine: str) -> str:
         """Settle with all ranks what they must not decide differently."""
-        mine = compiled.available(), {name: os.environ.get(name) for name in selection.VARIABLES}
-        everyone = self.comm.allgather(mine)
-        for name in selection.VARIABLES:
-            values = [variables[name] for _, variables in everyone]
+        everyone = self.comm.allgather((compiled.available(), self.environment))
+        for name in sorted({name for _, variables in everyone for name in variables}):
+            values = [variables.get(name) for _, variables in everyone]
             if len(set(values)) > 1:
                 raise ValueError(f"{name}: {values} on ranks 0 to {self.size - 1}, expected the same on all")
         if engine == "compiled" and not all(available for available, _ in everyone):
@@ -126,10 +108,25 @@ class Context:
             contexts[options] = cls(comm, *options, *origin)
         return contexts[options]
 
+    def aside(self) -> tuple[int, Queue]:
+        """Give a tag and a queue to a persistent collective: ranks may start several in any order.
+
+        All ranks make them in one order, so they have the same tag everywhere. Without threads one queue
+        runs all, and then the order of the starts matters.
+        """
+        queue = Queue(True) if self._threaded else self.queue
+        self._queues.add(queue)
+        return next(self._tags), queue
+
     def finish(self) -> None:
-        """Return when all that was started is done."""
+        """Return when all nonblocking collectives that were started are done."""
         if not self.queue.idle:
             self.queue.finish()
+
+    def finish_all(self) -> None:
+        """Return when all that was started is done, persistent collectives, too."""
+        for queue in list(self._queues):
+            queue.finish()
 
     def plan(self, call: Call, algorithm: str, parameters: dict[str, Any], *arrays: np.dtype | None) -> Plan:
         """Find the plan of a call, or make it.
@@ -184,7 +181,8 @@ class Context:
 
     def close(self) -> None:
         """Free the private duplicate, after what was started."""
-        self.queue.close()
+        for queue in list(self._queues):
+            queue.close()
         self.plans.clear()
         self.frames.clear()
         self.visible.clear()

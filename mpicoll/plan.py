@@ -12,9 +12,34 @@ from .engine import compiled, reference
 from .engine.layout import Shape
 from .engine.lowering import lower
 from .schedule import Algorithm, Schedule, find
+from .schedule.collectives import COLLECTIVES
 
 if TYPE_CHECKING:
     from .context import Context
+
+
+class Workspace:
+    """Scratch memory; one plan at a time runs, so all share it.
+
+    Attributes
+    ----------
+    cell : ndarray of int64, shape (1,)
+        Holds the address of the memory. Frames refer to the cell, since the memory moves as it grows.
+    reserved : int
+        Bytes that there is room for.
+    """
+
+    def __init__(self) -> None:
+        self.cell = np.zeros(1, np.int64)
+        self.reserved = 0
+        self._memory = np.empty(0, np.uint8)
+
+    def reserve(self, nbytes: int) -> None:
+        """Make room for `nbytes`, aligned to cache lines."""
+        if nbytes > self.reserved:
+            self.reserved = nbytes
+            self._memory = np.empty(nbytes + 64, np.uint8)
+            self.cell[0] = -(-self._memory.ctypes.data // 64) * 64
 
 
 class Plan:
@@ -53,7 +78,7 @@ class Plan:
             self.execute.accept(send, recv)
 
 
-def decide(call: Call, size: int, algorithm: str, parameters: dict[str, Any]) -> selection.Choice:
+def decide(context: "Context", call: Call, algorithm: str, parameters: dict[str, Any]) -> selection.Choice:
     """Choose what serves a call, and check that it does; nothing is sent.
 
     Raises
@@ -78,12 +103,12 @@ def decide(call: Call, size: int, algorithm: str, parameters: dict[str, Any]) ->
     asked = selection.Asked(
         call.collective,
         call.nbytes,
-        size,
+        context.size,
         commutative=reduction is None or reduction.commutative,
         counted=call.counted,
         native=not average,
     )
-    choice = selection.choose(asked, algorithm)
+    choice = selection.choose(asked, algorithm, context.environment)
     if choice.algorithm == selection.NATIVE:
         if average:
             raise ValueError(f"{call.collective}: AVG is not an op of MPI's, native cannot serve it")
@@ -91,7 +116,7 @@ def decide(call: Call, size: int, algorithm: str, parameters: dict[str, Any]) ->
     if call.unsuited and not choice.asked:
         return _native(call, selection.Choice(selection.NATIVE, call.unsuited), parameters)
     try:
-        _check(call, choice.algorithm, parameters, size)
+        _check(context, call, choice.algorithm, parameters)
     except ValueError as error:
         if algorithm == selection.AUTO:  # the environment's choice, which the caller may not know of
             raise ValueError(f"{error} ({choice.reason})") from None
@@ -105,19 +130,24 @@ def _native(call: Call, choice: selection.Choice, parameters: dict[str, Any]) ->
     return choice
 
 
-def bind(context: "Context", call: Call, name: str, parameters: dict[str, Any]) -> Plan:
+def bind(
+    context: "Context", call: Call, name: str, parameters: dict[str, Any], tag: int | None = None
+) -> Plan:
     """Make the plan of a call by one of our algorithms.
 
     The reference engine serves what has no kernel: other types, and MPI's ops of the user's functions.
 
-    Raises
-    ------
-    ValueError
-        If the parameters do not suit the placement on nodes. All else has been told by :func:`decide`.
+    Parameters
+    ----------
+    context : Context
+    call : Call
+        One that :func:`decide` has chosen the algorithm for.
+    name, parameters
+        The algorithm.
+    tag : int, optional
+        Of its messages, for a plan that runs at the same time as others; it has its own scratch, too.
     """
-    algorithm = find(call.collective, name)
-    parameters = parameters_of(algorithm, call, parameters)
-    schedule = algorithm.schedule(context.size, nodes=context.nodes, **parameters)
+    schedule = schedule_of(context, call, find(call.collective, name), parameters)
     shape = Shape(
         rank=context.rank,
         size=context.size,
@@ -131,22 +161,25 @@ def bind(context: "Context", call: Call, name: str, parameters: dict[str, Any]) 
         incoming=call.incoming,
         incoming_displacements=call.incoming_displacements,
     )
+    workspace = context.workspace if tag is None else Workspace()
+    if tag is None:  # what another collective has left under way can then not be taken for this one's
+        tag = list(COLLECTIVES).index(call.collective)
     reduction = call.reduction
     if context.engine == "compiled" and (reduction is None or reduction.compiled):
         kernel = 0 if reduction is None or reduction.kernel is None else reduction.kernel.address
         program = lower(schedule, shape, context.limits)
-        run = compiled.Compiled(program, context.comm, kernel, context.workspace.cell)
-        return Plan(schedule, run, run.address, partial(context.workspace.reserve, program.scratch))
+        run = compiled.Compiled(program, context.comm, tag, kernel, workspace.cell)
+        return Plan(schedule, run, run.address, partial(workspace.reserve, program.scratch))
     combine = _moves_only if reduction is None else reduction.combine()
 
     def execute(sendbuf: int, recvbuf: int) -> None:
-        reference.execute(schedule, shape, context.comm, combine, sendbuf, recvbuf)
+        reference.execute(schedule, shape, context.comm, combine, sendbuf, recvbuf, tag)
 
     return Plan(schedule, execute)
 
 
-def _check(call: Call, name: str, parameters: dict[str, Any], size: int) -> None:
-    """Check whether an algorithm serves a call, as far as can be told without its placement on nodes."""
+def _check(context: "Context", call: Call, name: str, parameters: dict[str, Any]) -> None:
+    """Raise what keeps an algorithm from serving a call."""
     collective, reduction = call.collective, call.reduction
     algorithm = find(collective, name)
     inner = [find(collective, parameters["inter"])] if "inter" in parameters else []
@@ -160,14 +193,19 @@ def _check(call: Call, name: str, parameters: dict[str, Any], size: int) -> None
                 f"{collective}: {each.name} holds the vectors of all ranks and takes at most "
                 f"{each.limit} bytes, given {call.nbytes}"
             )
-    if not algorithm.two_level:
-        algorithm.schedule(size, **({"chunks": 1} if algorithm.pipelined else {}) | parameters)
+    schedule_of(context, call, algorithm, parameters)
     if reduction is not None and not reduction.compiled:
         reduction.combine()
 
 
 def _moves_only(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     raise AssertionError("a schedule that only moves data combines nothing")
+
+
+def schedule_of(context: "Context", call: Call, algorithm: Algorithm, parameters: dict[str, Any]) -> Schedule:
+    """Give the schedule of a call; raise ValueError if the algorithm has none for it."""
+    parameters = parameters_of(algorithm, call, parameters)
+    return algorithm.schedule(context.size, nodes=context.nodes, **parameters)
 
 
 def parameters_of(algorithm: Algorithm, call: Call, parameters: dict[str, Any]) -> dict[str, Any]:

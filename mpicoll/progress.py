@@ -130,6 +130,11 @@ class Queue:
                 self._call()
         return job
 
+    def hurry(self) -> None:
+        """Let the background thread begin at once with what waits."""
+        with self._lock:
+            self._call()
+
     def finish(self, job: Job | None = None) -> None:
         """Return when a job, or everything submitted so far, is done.
 

@@ -95,6 +95,7 @@ class Request(MPI.Grequest):
         if not self or self._collective is None:
             return super().Test(status)
         if self._collective.queue.threaded and not self._collective.job.done:
+            self._collective.queue.hurry()
             return False
         return self.Wait(status)
 
@@ -219,8 +220,10 @@ class Persistent:
             self._run, urgent=self._urgent
         )  # which keeps this object, and so the buffers
 
-    def Wait(self) -> Literal[True]:  # noqa: N802
+    def Wait(self, status: MPI.Status | None = None) -> Literal[True]:  # noqa: N802
         """Return when the collective is complete; at once if it was not started.
+
+        The status of a collective says nothing, and `status` is left as it is.
 
         Raises
         ------
@@ -233,7 +236,7 @@ class Persistent:
             _raise(job.take_error())
         return True
 
-    def Test(self) -> bool:  # noqa: N802
+    def Test(self, status: MPI.Status | None = None) -> bool:  # noqa: N802
         """Say whether the collective is complete; it is if it was not started.
 
         It does not block, but without ``MPI.THREAD_MULTIPLE`` it completes the collective, which waits for
@@ -245,8 +248,17 @@ class Persistent:
             What the collective raised. It can be started again.
         """
         if self._job is not None and self._queue.threaded and not self._job.done:
+            self._queue.hurry()
             return False
         return self.Wait()
+
+    def wait(self, status: MPI.Status | None = None) -> None:
+        """Do what :meth:`Wait` does; there is no object to return."""
+        self.Wait()
+
+    def test(self, status: MPI.Status | None = None) -> tuple[bool, None]:
+        """Do what :meth:`Test` does; there is no object to return."""
+        return self.Test(), None
 
     def Free(self) -> None:  # noqa: N802
         """Complete the collective if it was started, and let go of the buffers.

@@ -3,11 +3,12 @@
 The first of these that answers decides:
 
 1. the call's ``algorithm=``,
-2. the environment, e.g. ``MPICOLL_ALLREDUCE=ring``,
+2. the environment when the communicator was made, e.g. ``MPICOLL_ALLREDUCE=ring``,
 3. the table below: the first row whose algorithm can serve the call.
 """
 
 import os
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .schedule import find
@@ -55,7 +56,7 @@ class Choice(NamedTuple):
     asked: bool = False
 
 
-def choose(what: Asked, algorithm: str = AUTO) -> Choice:
+def choose(what: Asked, algorithm: str, environment: Mapping[str, str]) -> Choice:
     """Choose the algorithm for a call.
 
     Parameters
@@ -63,12 +64,16 @@ def choose(what: Asked, algorithm: str = AUTO) -> Choice:
     what : Asked
     algorithm : str
         What the caller asked for; ``"auto"`` leaves it to the environment and the table.
+    environment : mapping of str to str
+        What :func:`environment` gave, on all ranks. An algorithm for equal blocks is not for the calls whose
+        blocks may be unequal.
     """
     if algorithm != AUTO:
         return Choice(algorithm, "asked for by the call", True)
     variable = f"MPICOLL_{what.collective.upper()}"
-    if (os.environ.get(variable) or AUTO) != AUTO:
-        return Choice(os.environ[variable], f"asked for by {variable}", True)
+    named = environment.get(variable, AUTO)
+    if named != AUTO and not (what.counted and named != NATIVE and find(what.collective, named).transit):
+        return Choice(named, f"asked for by {variable}", True)
     for row in TABLE[what.collective]:
         if row.fits(what):
             return Choice(row.algorithm, f"built-in table: {row}")
@@ -154,7 +159,11 @@ TABLE = {
     "scatter": [Row(16 << 10, ANY, "binomial"), Row(ANY, ANY, "linear")],
 }
 
-VARIABLES = tuple(f"MPICOLL_{collective.upper()}" for collective in COLLECTIVES)
+
+def environment() -> dict[str, str]:
+    """Read what the environment asks for, of this process."""
+    variables = (f"MPICOLL_{collective.upper()}" for collective in COLLECTIVES)
+    return {name: value for name in variables if (value := os.environ.get(name))}
 
 
 def pipeline(nbytes: int) -> dict[str, Any]:

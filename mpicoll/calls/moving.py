@@ -4,6 +4,7 @@ They are described in bytes, so that the ranks need not describe their memory al
 packed into memory of its own before, and unpacked after.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from mpi4py import MPI
@@ -83,33 +84,9 @@ def _gather(where: Where, sendbuf: Any, recvbuf: Any, root: int, counted: bool) 
         away = in_bytes(sendbuf, parse(sendbuf, "gather: sendbuf"))
         native = away.native, recvbuf, root
         return _rooted("gather", where, root, counted, away, native, sendbuf=away.address, before=away.pack)
-    recv = parse_side(recvbuf, "gather: recvbuf", where.size, counted)
-    check_writable(recv, "gather: recvbuf")
-    all_blocks = in_bytes(recvbuf, recv, where.size)
-    own = all_blocks.block(where.rank)
-    mine: Side | None = None
-    if not says_in_place(sendbuf):
-        mine = in_bytes(sendbuf, parse(sendbuf, "gather: sendbuf"))
-        check_equal("gather", "recvbuf", own.nbytes, "sendbuf", mine.nbytes)
-        if mine.address == own.address:
-            mine = None
-        else:
-            check_apart("gather", mine, all_blocks)
-    return Call(
-        "gather",
-        all_blocks.counts,
-        root=root,
-        in_place=mine is None,
-        displacements=all_blocks.displacements,
-        sendbuf=mine.address if mine else 0,
-        recvbuf=all_blocks.address,
-        nbytes=None if counted else all_blocks.nbytes,
-        counted=counted,
-        before=mine.pack if mine else all_blocks.pack,
-        after=all_blocks.unpack,
-        owners=all_blocks.owners + (mine.owners if mine else ()),
-        native=(mine.native if mine else MPI.IN_PLACE, all_blocks.native, root),
-    )
+    call = _collected("gather", where, sendbuf, recvbuf, counted)
+    nbytes = None if counted else call.nbytes
+    return replace(call, root=root, nbytes=nbytes, native=(*call.native, root))
 
 
 def _scatter(where: Where, sendbuf: Any, recvbuf: Any, root: int, counted: bool) -> Call:
@@ -124,17 +101,11 @@ def _scatter(where: Where, sendbuf: Any, recvbuf: Any, root: int, counted: bool)
         return _rooted("scatter", where, root, counted, away, native, recvbuf=away.address, after=away.unpack)
     send = parse_side(sendbuf, "scatter: sendbuf", where.size, counted)
     all_blocks = in_bytes(sendbuf, send, where.size)
-    own = all_blocks.block(where.rank)
     mine: Side | None = None
     if not says_in_place(recvbuf):
         recv = parse(recvbuf, "scatter: recvbuf")
         check_writable(recv, "scatter: recvbuf")
-        mine = in_bytes(recvbuf, recv)
-        check_equal("scatter", "sendbuf", own.nbytes, "recvbuf", mine.nbytes)
-        if mine.address == own.address:
-            mine = None
-        else:
-            check_apart("scatter", mine, all_blocks)
+        mine = _apart("scatter", where, all_blocks, "sendbuf", in_bytes(recvbuf, recv), "recvbuf")
     return Call(
         "scatter",
         all_blocks.counts,
@@ -174,32 +145,44 @@ def _rooted(
 def _allgather(where: Where, sendbuf: Any, recvbuf: Any, counted: bool) -> Call:
     if on_device(sendbuf) or on_device(recvbuf):
         return on_gpu("allgather", sendbuf, recvbuf)
-    recv = parse_side(recvbuf, "allgather: recvbuf", where.size, counted)
-    check_writable(recv, "allgather: recvbuf")
+    return _collected("allgather", where, sendbuf, recvbuf, counted)
+
+
+def _collected(collective: str, where: Where, sendbuf: Any, recvbuf: Any, counted: bool) -> Call:
+    """Describe a collective of which this rank receives the blocks of all."""
+    recv = parse_side(recvbuf, f"{collective}: recvbuf", where.size, counted)
+    check_writable(recv, f"{collective}: recvbuf")
     all_blocks = in_bytes(recvbuf, recv, where.size)
-    own = all_blocks.block(where.rank)
     mine: Side | None = None
     if not says_in_place(sendbuf):
-        mine = in_bytes(sendbuf, parse(sendbuf, "allgather: sendbuf"))
-        check_equal("allgather", "recvbuf", own.nbytes, "sendbuf", mine.nbytes)
-        if mine.address == own.address:
-            mine = None
-        else:
-            check_apart("allgather", mine, all_blocks)
+        mine = in_bytes(sendbuf, parse(sendbuf, f"{collective}: sendbuf"))
+        mine = _apart(collective, where, all_blocks, "recvbuf", mine, "sendbuf")
     return Call(
-        "allgather",
+        collective,
         all_blocks.counts,
         in_place=mine is None,
         displacements=all_blocks.displacements,
-        sendbuf=mine.address if mine else all_blocks.address,
+        sendbuf=(mine or all_blocks).address,
         recvbuf=all_blocks.address,
         nbytes=all_blocks.nbytes,
         counted=counted,
-        before=mine.pack if mine else all_blocks.pack,
+        before=(mine or all_blocks).pack,
         after=all_blocks.unpack,
         owners=all_blocks.owners + (mine.owners if mine else ()),
         native=(mine.native if mine else MPI.IN_PLACE, all_blocks.native),
     )
+
+
+def _apart(
+    collective: str, where: Where, all_blocks: Side, its_name: str, mine: Side, my_name: str
+) -> Side | None:
+    """Give this rank's block in memory of its own; None where it is the one among all blocks."""
+    own = all_blocks.block(where.rank)
+    check_equal(collective, its_name, own.nbytes, my_name, mine.nbytes)
+    if mine.address == own.address:
+        return None
+    check_apart(collective, mine, all_blocks)
+    return mine
 
 
 def _alltoall(where: Where, sendbuf: Any, recvbuf: Any, counted: bool) -> Call:

@@ -45,10 +45,9 @@ class Blocking(Calling):
 
     Notes
     -----
-    All of these are raised on the calling rank before anything is sent; only a placement that does
-    not suit two_level shows after the first collective has made the private duplicate. Which op is
-    defined for which type is as the MPI standard says. The plan is kept for the next call of its
-    kind.
+    All of these are raised on the calling rank before anything is sent. Which op is defined for which
+    type is as the MPI standard says. The plan is kept for the next call of its kind, and each method that
+    takes arrays looks for it by itself, since one more call of Python costs as much as a short message.
 
     Beside the vectors a rank holds at most one vector of scratch, and for long vectors a few
     segments. Exceptions are the binary trees with a single chunk, which may hold two, and algorithms

@@ -1,7 +1,7 @@
 """From a method's arguments to a collective: blocking, nonblocking, persistent."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import is_
 from time import perf_counter
 from types import MappingProxyType
@@ -16,12 +16,12 @@ from ..context import Context
 from ..engine import compiled
 from ..engine.lowering import LIMITS
 from ..errors import FreedCommunicator
-from ..plan import decide
+from ..plan import Plan, bind, decide
 from ..requests import Persistent, Request
 from ..schedule.registry import Nodes
 
 NATIVE = 0  # in place of a frame: the native collective serves
-URGENT = 16 << 10  # bytes
+URGENT = 16 << 10  # bytes; what takes longer than a switch of threads is worth one
 UNKNOWN = -1  # no equal call before, or not quite equal
 
 Build = Callable[..., Call]  # (where, *arguments)
@@ -43,7 +43,7 @@ class Calling(MPI.Intracomm):
     _limits = LIMITS
     _rank = -1
     _packed: dict[tuple, Any] | None = None
-    _private: tuple[MPI.Intracomm, MPI.Request] | None = None  # a duplicate that is being made
+    _started: tuple[Context, tuple[MPI.Intracomm, MPI.Request]] | None = None  # where Idup makes it
 
     def _blocking(
         self,
@@ -82,12 +82,12 @@ class Calling(MPI.Intracomm):
             plan.run(call)
         if statistics.active is not None:
             _record(method, call, choice, begin)
-        elif quick and not parameters and _repeats(call, quick, arguments):
+        elif quick and not parameters and _repeats(call, choice, quick, arguments):
             array, rest = quick[2:]
             key = (method, *(() if array is None else (array.dtype, array.size)), *rest)
-            if plan is None and all(map(is_, arguments, call.native)):
+            if plan is None:
                 context.remember(key, NATIVE)
-            elif plan is not None and plan.frame:
+            elif plan.frame:
                 plan.accept(*(array if isinstance(array, np.ndarray) else None for array in quick[:2]))
                 context.remember(key, plan.frame)
 
@@ -105,14 +105,8 @@ class Calling(MPI.Intracomm):
             return request
 
         plan = context.plan(call, choice.algorithm, parameters)
-
-        def run() -> None:
-            begin = perf_counter()
-            plan.run(call)
-            if statistics.active is not None:
-                _record(method, call, choice, begin)
-
-        return Request.start(context.queue, run, call.owners, _urgent(call))
+        run = partial(_run, plan, method, call, choice)
+        return Request.start(context.queue, run, call.owners, call.own_bytes > URGENT)
 
     def _persistent(
         self,
@@ -126,20 +120,14 @@ class Calling(MPI.Intracomm):
         """Make a collective that runs again and again on the same buffers."""
         call, choice = self._decided(build, arguments, algorithm, parameters)
         context = self._connected()
-        context.finish()
         if choice.algorithm == selection.NATIVE:
             if statistics.active is not None:
                 _record(method, call, choice, perf_counter())
             return getattr(MPI.Intracomm, method)(self, *call.native, info)
-        plan = context.plan(call, choice.algorithm, parameters)
-
-        def run() -> None:
-            begin = perf_counter()
-            plan.run(call)
-            if statistics.active is not None:
-                _record(method, call, choice, begin)
-
-        return Persistent(context.queue, run, call.owners, lambda: context.closed, _urgent(call))
+        tag, queue = context.aside()
+        plan = bind(context, call, choice.algorithm, parameters, tag)
+        run = partial(_run, plan, method, call, choice)
+        return Persistent(queue, run, call.owners, lambda: context.closed, call.own_bytes > URGENT)
 
     def _decided(
         self, build: Build, arguments: tuple, algorithm: str, parameters: dict[str, Any]
@@ -148,14 +136,12 @@ class Calling(MPI.Intracomm):
         if self == MPI.COMM_NULL or (self._context is not None and self._context.closed):
             raise FreedCommunicator("the communicator was freed, or is MPI.COMM_NULL")
         context = self._connected()
-        where = Where(context.rank, context.size)
-        call = build(where, *arguments)
-        asked = os.environ.get(f"MPICOLL_{call.collective.upper()}")
-        question = (call.key, call.nbytes, call.counted, call.unsuited, algorithm, *parameters.items(), asked)
+        call = build(Where(context.rank, context.size), *arguments)
+        question = (call.key, call.nbytes, call.counted, call.unsuited, algorithm, *parameters.items())
         try:
             return call, context.choices[question]
         except (KeyError, TypeError):
-            choice = decide(call, where.size, algorithm, parameters)
+            choice = decide(context, call, algorithm, parameters)
         if call.key is not None:
             context.choose(question, choice)
         return call, choice
@@ -164,25 +150,34 @@ class Calling(MPI.Intracomm):
         """Give the context; the first time it is made, by all ranks."""
         if self._context is None:
             options = self._nodes, self._engine, self._limits
-            self._context = Context.of(self, *options, parent, self._private)
-            self._private = None
+            parent, private = self._started or (parent, None)
+            self._context = Context.of(self, *options, parent, private)
+            self._started = None
             if self._context.engine == "compiled" and compiled.available():
                 self._entry = compiled.run()
             self._frames, self._rank = self._context.visible, self._context.rank
         return self._context
 
 
-def _urgent(call: Call) -> bool:
-    """Whether a collective takes long enough to be worth a switch of threads, as far as this rank knows."""
-    return call.own_bytes > URGENT
+def _run(plan: Plan, method: str, call: Call, choice: selection.Choice) -> None:
+    """Run a plan when its turn comes."""
+    begin = perf_counter()
+    plan.run(call)
+    if statistics.active is not None:
+        _record(method, call, choice, begin)
 
 
-def _repeats(call: Call, quick: Sequence[Any], arguments: tuple) -> bool:
+def _repeats(call: Call, choice: selection.Choice, quick: Sequence[Any], arguments: tuple) -> bool:
     """Whether an equal key means an equal call.
 
     It does for NumPy arrays, an op that is not freed, and IN_PLACE where that was said: the same memory in
-    both buffers has the key of separate ones.
+    both buffers has the key of separate ones. The native collective takes what it is given, so it must be
+    what the caller gave; and two buffers are looked at each time, unless the caller asked for it.
     """
+    if choice.algorithm == selection.NATIVE:
+        one = any(array is None or array is MPI.IN_PLACE for array in quick[:2])
+        if not all(map(is_, arguments, call.native)) or not (one or choice.asked):
+            return False
     in_place = [argument is MPI.IN_PLACE for argument in arguments[:2]]
     plain = all(array is None or type(array) is np.ndarray or array is MPI.IN_PLACE for array in quick[:2])
     predefined = call.reduction is None or (call.reduction.op.is_predefined and not call.reduction.average)

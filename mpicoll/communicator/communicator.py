@@ -48,6 +48,8 @@ class Communicator(Nonblocking, Persistent, metaclass=StandIn):
     stands_for: ClassVar[type] = MPI.Intracomm
 
     def __new__(cls, comm: Any = None, **options: Any) -> "Communicator":  # noqa: D102
+        if cls is Communicator:  # a topology keeps its methods
+            cls = next((kind for kind in TOPOLOGIES if isinstance(comm, kind.stands_for)), cls)  # noqa: PLW0642
         # without a communicator by mpi4py itself, for what Dup and Clone return
         return MPI.Intracomm.__new__(cls, comm if isinstance(comm, MPI.Intracomm) else None)
 
@@ -104,11 +106,11 @@ class Communicator(Nonblocking, Persistent, metaclass=StandIn):
 
     def Idup(self, info: MPI.Info | None = None) -> "tuple[Communicator, MPI.Request]":  # noqa: N802
         """Start to duplicate the communicator, and its options."""
-        return self._started(*super().Idup(info))
+        return self._starting(*super().Idup(info))
 
     def Idup_with_info(self, info: MPI.Info) -> "tuple[Communicator, MPI.Request]":  # noqa: N802
         """Start to duplicate the communicator, and its options."""
-        return self._started(*super().Idup_with_info(info))
+        return self._starting(*super().Idup_with_info(info))
 
     def Clone(self) -> "Communicator":  # noqa: N802
         """Clone the communicator, and its options."""
@@ -136,28 +138,28 @@ class Communicator(Nonblocking, Persistent, metaclass=StandIn):
         self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False
     ) -> "Cartcomm":
         """Make a communicator of a grid."""
-        return self._made(super().Create_cart(dims, periods, reorder), Cartcomm)
+        return self._made(super().Create_cart(dims, periods, reorder))
 
     def Create_graph(  # noqa: N802
         self, index: Sequence[int], edges: Sequence[int], reorder: bool = False
     ) -> "Graphcomm":
         """Make a communicator of a graph."""
-        return self._made(super().Create_graph(index, edges, reorder), Graphcomm)
+        return self._made(super().Create_graph(index, edges, reorder))
 
     def Create_dist_graph_adjacent(self, *arguments: Any, **named: Any) -> "Distgraphcomm":  # noqa: N802
         """Make a communicator of a distributed graph, each rank giving its neighbours."""
-        return self._made(super().Create_dist_graph_adjacent(*arguments, **named), Distgraphcomm)
+        return self._made(super().Create_dist_graph_adjacent(*arguments, **named))
 
     def Create_dist_graph(self, *arguments: Any, **named: Any) -> "Distgraphcomm":  # noqa: N802
         """Make a communicator of a distributed graph, any rank giving any edges."""
-        return self._made(super().Create_dist_graph(*arguments, **named), Distgraphcomm)
+        return self._made(super().Create_dist_graph(*arguments, **named))
 
     def Free(self) -> None:  # noqa: N802
         """Free the communicator, after what was started."""
-        if self._private is not None:
+        if self._started is not None:
             self._connected()
         if self._context is not None and not self._context.closed:
-            self._context.finish()
+            self._context.finish_all()
         super().Free()
 
     def _alike(self, made: Any) -> Any:
@@ -166,17 +168,18 @@ class Communicator(Nonblocking, Persistent, metaclass=StandIn):
         made._connected(self._connected())
         return made
 
-    def _started(self, made: Any, request: MPI.Request) -> Any:
+    def _starting(self, made: Any, request: MPI.Request) -> Any:
         """Hand the options on to a duplicate that is being made, and start to make its private one."""
         made._nodes, made._engine, made._limits = self._nodes, self._engine, self._limits
-        made._private = MPI.Intracomm(self._connected().comm).Idup()
+        context = self._connected()
+        made._started = context, MPI.Intracomm(context.comm).Idup()
         return made, request
 
-    def _made(self, comm: MPI.Comm, kind: Any = None) -> Any:
+    def _made(self, comm: MPI.Comm) -> Any:
         """Give a communicator of other ranks our class, and the options that are not of these ranks."""
         if comm == MPI.COMM_NULL:
             return comm
-        made = (kind or Communicator).__new__(kind or Communicator, comm)
+        made = Communicator.__new__(Communicator, comm)
         made._engine, made._limits = self._engine, self._limits
         made._connected(self._connected())
         return made
@@ -189,7 +192,7 @@ class Cartcomm(Communicator, MPI.Cartcomm):
 
     def Sub(self, remain_dims: Sequence[bool]) -> "Cartcomm":  # noqa: N802
         """Make communicators of the grid's slices."""
-        return self._made(super().Sub(remain_dims), Cartcomm)
+        return self._made(super().Sub(remain_dims))
 
 
 class Graphcomm(Communicator, MPI.Graphcomm):
@@ -202,3 +205,6 @@ class Distgraphcomm(Communicator, MPI.Distgraphcomm):
     """A communicator of a distributed graph."""
 
     stands_for = MPI.Distgraphcomm
+
+
+TOPOLOGIES = (Cartcomm, Graphcomm, Distgraphcomm)

@@ -6,6 +6,7 @@ from mpi4py import MPI
 
 from .. import calls, selection
 from ..calls import Call, Where
+from ..errors import FreedCommunicator
 from ..plan import decide, parameters_of
 from ..schedule import find
 
@@ -26,9 +27,13 @@ def choice(
     **parameters: Any,
 ) -> tuple[Call, selection.Choice]:
     """Choose for a call that is not made; arguments and errors are those of :func:`explain`."""
-    where = Where(comm.Get_rank(), comm.Get_size())
-    call = calls.imagine(where, collective, nbytes, op, datatype)
-    return call, decide(call, where.size, algorithm, parameters)
+    if comm == MPI.COMM_NULL:
+        raise FreedCommunicator("explain: the communicator was freed, or is MPI.COMM_NULL")
+    if not hasattr(nbytes, "__index__") or nbytes < 0:
+        raise ValueError(f"{collective}: nbytes {nbytes!r} given, expected an integer from 0 on")
+    context = comm._connected()
+    call = calls.imagine(Where(context.rank, context.size), collective, nbytes, op, datatype)
+    return call, decide(context, call, algorithm, parameters)
 
 
 def explain(comm: "Calling", collective: str, nbytes: int, **question: Any) -> str:

@@ -13,16 +13,14 @@ from ..engine import fusing
 from ..ops import Average
 from ..plan import decide
 from ..reduction import OPS
-from .calling import Calling
+from .calling import Build, Calling
 from .standing import StandIn
 
 _AUTO = selection.AUTO
 _IN_PLACE = MPI.IN_PLACE
 _SUM = MPI.SUM
 
-SMALL = 16 << 10  # bytes; a longer vector goes by itself
-
-Build = Callable[..., Call]
+SMALL = 16 << 10  # bytes; a longer vector, whose copies cost more than a message, goes by itself
 
 
 class Recorded(NamedTuple):
@@ -49,7 +47,8 @@ class RankGroup(MPI.Group, metaclass=StandIn):
 
     def __call__(self) -> "Grouping":
         """Fuse small collectives: ``with comm.group():``; see :class:`Grouping`."""
-        self.Free()
+        if self:
+            self.Free()  # as nobody else will
         return Grouping(self._comm)
 
 
@@ -58,8 +57,9 @@ class Grouping:
 
     At the end those of vectors up to 16 KiB that have the method, the type, the op and the root in common
     are fused: their vectors go together, as one. The others run by themselves, in the order of the calls.
-    Receive buffers have the results after the group, so one call may not use the result of another. All
-    ranks must make the same calls in the same order. What is wrong with a call is raised at the end, before
+    Send buffers are read at the end, so leave them alone until then. Receive buffers have the results
+    after it, so one call may not use the result of another. All ranks must make the same calls in the same
+    order. What is wrong with a call is raised at the end, before
     anything is sent. A group that is left by an exception sends nothing.
 
     Raises
@@ -163,11 +163,12 @@ class Grouping:
     def _fuse(self, recorded: list[Recorded]) -> None:
         """Check all calls, then run those that go together as one, and the others by themselves."""
         comm = self._comm
-        where = Where(comm.Get_rank(), comm.Get_size())
+        context = comm._connected()
+        where = Where(context.rank, context.size)
         together: dict[Any, list[tuple[Recorded, Call]]] = {}
         for number, each in enumerate(recorded):
             call = each.build(where, *each.arguments)
-            decide(call, where.size, each.algorithm, each.parameters)
+            decide(context, call, each.algorithm, each.parameters)
             together.setdefault(_common(each, call) or number, []).append((each, call))
         for members in together.values():
             if len(members) == 1:

@@ -22,14 +22,16 @@ class Compiled:
         Of the frame, for :func:`run`.
     """
 
-    def __init__(self, program: p.Program, comm: MPI.Intracomm, kernel: int, workspace: np.ndarray) -> None:
+    def __init__(
+        self, program: p.Program, comm: MPI.Intracomm, tag: int, kernel: int, workspace: np.ndarray
+    ) -> None:
         self._rows = program.rows
         self._requests = np.zeros(program.requests * libmpi.HANDLE_BYTES, np.uint8)
         self._status = np.zeros(libmpi.STATUS_BYTES, np.uint8)
         self._frame = frame = np.zeros(p.FRAME_LENGTH, np.int64)
         frame[p.PROGRAM], frame[p.LENGTH] = self._rows.ctypes.data, len(self._rows)
         frame[p.WORKSPACE], frame[p.KERNEL] = workspace.ctypes.data, kernel
-        frame[p.COMM], frame[p.BYTE], frame[p.TAG] = libmpi.handle(comm), libmpi.handle(MPI.BYTE), 0
+        frame[p.COMM], frame[p.BYTE], frame[p.TAG] = libmpi.handle(comm), libmpi.handle(MPI.BYTE), tag
         frame[p.REQUESTS], frame[p.HANDLE_BYTES] = self._requests.ctypes.data, libmpi.HANDLE_BYTES
         frame[p.STATUS] = self._status.ctypes.data
         for i, function in enumerate(libmpi.FUNCTIONS):

@@ -22,7 +22,13 @@ Combine = Callable[[np.ndarray, np.ndarray], np.ndarray]  # left and right opera
 
 
 def execute(
-    schedule: Schedule, shape: Shape, comm: MPI.Intracomm, combine: Combine, sendbuf: int, recvbuf: int
+    schedule: Schedule,
+    shape: Shape,
+    comm: MPI.Intracomm,
+    combine: Combine,
+    sendbuf: int,
+    recvbuf: int,
+    tag: int = 0,
 ) -> None:
     """Run a schedule.
 
@@ -39,6 +45,8 @@ def execute(
         Gives the combined value of two operands; all are arrays of bytes.
     sendbuf, recvbuf : int
         Addresses; may be the same.
+    tag : int, optional
+        Of the messages.
     """
     layout, rank = LAYOUTS[schedule.collective](shape), shape.rank
     lengths = [stop - start for start, stop in pairwise(layout.edges)]
@@ -58,12 +66,12 @@ def execute(
         for move in step:
             if move.kind == "send":
                 for slot in slots(move.chunks):
-                    requests.append(comm.Isend([value[slot], MPI.BYTE], move.peer))
+                    requests.append(comm.Isend([value[slot], MPI.BYTE], move.peer, tag))
             elif move.kind in ("recv", "reduce"):
                 for slot in slots(move.chunks):
                     incoming = np.empty_like(value[slot])
                     arriving.append((move, slot, incoming))
-                    requests.append(comm.Irecv([incoming, MPI.BYTE], move.peer))
+                    requests.append(comm.Irecv([incoming, MPI.BYTE], move.peer, tag))
         MPI.Request.Waitall(requests)
         for move, slot, incoming in arriving:
             if move.kind == "recv":

@@ -191,10 +191,21 @@ class Algorithm:
             parameters = parameters | {"nodes": nodes}
         if self.rooted and not 0 <= parameters.get("root", 0) < size:
             raise ValueError(f"{self.collective}: root {parameters['root']}, expected 0 to {size - 1}")
+        own = _signature(self.function).parameters
         try:
             _signature(self.function).bind(0, size, **parameters)
         except TypeError as error:
-            raise ValueError(f"{self.collective}: {self.name}: {error}") from None
+            known = ", ".join(name for name in own if name not in ("rank", "size", "root", "nodes"))
+            raise ValueError(
+                f"{self.collective}: {self.name}: {error}; its parameters: {known or 'none'}"
+            ) from None
+        for name, value in parameters.items():
+            default = own[name].default if name in own else ""
+            number = name != "nodes" and not isinstance(default, str)
+            if number and value is not default and not hasattr(value, "__index__"):
+                raise ValueError(
+                    f"{self.collective}: {self.name}: {name} {value!r} given, expected an integer"
+                )
         return parameters
 
 

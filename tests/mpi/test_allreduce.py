@@ -637,14 +637,16 @@ def test_types_that_numpy_has_no_equal_of_do_not_share_plans():
 
 
 def test_environment_chooses(monkeypatch):
-    comm = mpicoll.Communicator(WORLD.Dup())
     monkeypatch.setenv("MPICOLL_ALLREDUCE", "ring")
+    comm = mpicoll.Communicator(WORLD.Dup())
     comm.Allreduce(np.ones(3), out := np.empty(3))
     (plan,) = comm._context.plans.values()
     assert plan.schedule.name == "ring"
     assert comm.choice("allreduce", 24)[:2] == ("ring", "asked for by MPICOLL_ALLREDUCE")
     assert (out == SIZE).all()
+    comm.Free()
     monkeypatch.setenv("MPICOLL_ALLREDUCE", "rign")
+    comm = mpicoll.Communicator(WORLD.Dup())
     with pytest.raises(ValueError, match="unknown algorithm 'rign'"):
         comm.Allreduce(np.ones(4), np.empty(4))
     comm.Free()

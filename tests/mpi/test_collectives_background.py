@@ -243,3 +243,64 @@ def test_a_communicator_freed_with_collectives_in_flight():
     MPI.Request.Waitall(requests)
     for call in calls:
         call.check()
+
+
+def test_ranks_may_start_persistent_collectives_in_any_order():
+    ones, tens = np.ones(3), np.full(3, 10.0)
+    sums = np.zeros((2, 3))
+    pair = [COMM.Allreduce_init(ones, sums[0]), COMM.Allreduce_init(tens, sums[1])]
+    for _ in range(3):
+        sums[:] = 0
+        for request in pair[:: 1 if RANK % 2 else -1]:
+            request.Start()
+        if RANK % 2:
+            COMM.Barrier()
+        for request in pair:
+            request.Wait()
+        if not RANK % 2:
+            COMM.Barrier()
+        assert sums.tolist() == [[SIZE] * 3, [10.0 * SIZE] * 3]
+    for request in pair:
+        request.Free()
+
+
+def test_a_persistent_collective_and_blocking_ones_in_any_order(fresh):
+    result, other = np.zeros(3), np.zeros(3)
+    request = fresh.Allreduce_init(np.ones(3), result)
+    if RANK % 2:
+        fresh.Allreduce(np.full(3, 10.0), other)
+    request.Start()
+    if not RANK % 2:
+        fresh.Allreduce(np.full(3, 10.0), other)
+    request.Wait()
+    assert result.tolist() == [SIZE] * 3
+    assert other.tolist() == [10.0 * SIZE] * 3
+
+
+def test_persistent_takes_a_status_and_has_lower_case_methods():
+    request = COMM.Barrier_init()
+    request.Start()
+    assert request.Wait(MPI.Status()) is True
+    request.Start()
+    while not request.Test(MPI.Status()):
+        pass
+    assert request.test() == (True, None)
+    assert request.wait() is None
+    request.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_the_first_nonblocking_collective_of_an_idup_does_not_wait(fresh):
+    made, request = fresh.Idup()
+    request.Wait()
+    total, word = np.zeros(1), np.zeros(1)
+    if RANK == 0:  # the others start only when they have heard of it
+        started = made.Iallreduce(np.ones(1), total)
+        for rank in range(1, SIZE):
+            made.Send(np.ones(1), rank)
+    else:
+        made.Recv(word, 0)
+        started = made.Iallreduce(np.ones(1), total)
+    started.Wait()
+    assert total[0] == SIZE
+    made.Free()

@@ -289,3 +289,48 @@ def test_calls_leave_nothing_behind():
     calls(10_000)
     assert peak() - before < 512
     comm.Free()
+
+
+def test_a_topology_that_is_wrapped_keeps_its_methods():
+    cart = WORLD.Create_cart([SIZE])
+    comm = mpicoll.Communicator(cart)
+    assert isinstance(comm, mpicoll.Communicator)
+    assert isinstance(comm, MPI.Cartcomm)
+    assert comm.Get_coords(RANK) == [RANK]
+    total = np.zeros(1)
+    comm.Allreduce(np.ones(1), total)
+    assert total[0] == SIZE
+    comm.Free()
+
+
+def test_the_environment_is_that_of_the_beginning(monkeypatch):
+    comm = mpicoll.Communicator(WORLD.Dup())
+    monkeypatch.setenv("MPICOLL_ALLREDUCE", "ring" if RANK else "star")
+    total = np.zeros(2)
+    comm.Allreduce(np.ones(2), total)
+    assert total.tolist() == [SIZE] * 2
+    assert comm.choice("allreduce", 16).algorithm == "recursive_doubling"
+    comm.Free()
+
+
+def test_an_algorithm_for_equal_blocks_is_not_for_unequal_ones(monkeypatch):
+    monkeypatch.setenv("MPICOLL_GATHER", "binomial")
+    comm = mpicoll.Communicator(WORLD.Dup())
+    assert comm.choice("gather", 1 << 20).algorithm == "binomial"
+    counts = [rank + 1 for rank in range(SIZE)]
+    all_blocks = np.zeros(sum(counts)) if RANK == 0 else None
+    comm.Gatherv(np.full(RANK + 1, float(RANK)), [all_blocks, counts] if RANK == 0 else None)
+    if all_blocks is not None:
+        assert all_blocks.tolist() == np.repeat(range(SIZE), counts).tolist()
+    comm.Free()
+
+
+def test_the_same_memory_on_both_sides_also_where_native_serves():
+    comm = mpicoll.Communicator(WORLD.Dup())
+    count = (16 << 20) // 8 // SIZE  # so long that the table may say native
+    memory, apart = np.zeros((SIZE, count)), np.full(count, RANK + 1.0)
+    for send in (memory[RANK], apart, memory[RANK]):
+        memory[RANK] = RANK + 1
+        comm.Allgather(send, memory)
+        assert (np.arange(1, SIZE + 1) == memory.T).all()
+    comm.Free()

@@ -144,6 +144,23 @@ def test_what_is_wrong_is_raised_at_the_end_before_anything_is_sent(comm):
     assert recv.tolist() == [SIZE, SIZE]
 
 
+def test_a_placement_that_does_not_suit_is_found_before_anything_is_sent(comm):
+    recv = np.full(2, 99.0)
+    with pytest.raises(ValueError, match="leaders"), comm.group():  # noqa: PT012
+        comm.Allreduce(np.ones(2), recv)
+        comm.Allreduce(np.ones(2), np.empty(2), algorithm="two_level", leaders=99)
+    assert recv.tolist() == [99, 99]
+
+
+def test_explain_is_not_for_freed_communicators_or_negative_lengths(comm):
+    with pytest.raises(ValueError, match="nbytes -8 given"):
+        comm.explain("allreduce", -8)
+    freed = comm.Dup()
+    freed.Free()
+    with pytest.raises(MPI.Exception, match="was freed"):
+        freed.explain("allreduce", 8)
+
+
 def test_a_group_inside_a_group_is_refused(comm):
     with pytest.raises(RuntimeError, match="inside a group"), comm.group(), comm.group():
         pass
