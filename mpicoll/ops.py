@@ -149,7 +149,7 @@ class Op(MPI.Op):
         """Find out which dtype the elements of an MPI datatype have."""
         try:
             told = to_numpy_dtype(datatype).base
-        except Exception as error:  # NotImplementedError, ValueError, KeyError
+        except (KeyError, NotImplementedError, ValueError) as error:
             raise TypeError(f"{self!r}: NumPy has no equal of {_described(datatype)}") from error
         if told.names is None:  # numbers without holes: a datatype with holes would have fields, or no equal
             return told

@@ -40,8 +40,8 @@ class Statistics:
         seconds : float
             What the call took on this rank.
         reason : str
-            Why the native collective served. It begins with ``"not plain"`` for derived datatypes, device
-            memory and intercommunicators.
+            Why the native collective served. It begins with ``"not plain"`` for derived datatypes and
+            device memory.
         """
         key = method, algorithm, reason
         with self._lock:
@@ -162,5 +162,5 @@ def verdict(found: dict[str, Any]) -> str:
     calls, ours, others = found["calls"], found["ours"], found["not_plain"]
     share = f" ({100 * ours / calls:.1f} %)" if calls else ""
     line = f"{ours} of {calls} intracommunicator collective calls on buffers{share} ran mpicoll's schedules"
-    apart = f"{others} calls on derived datatypes, device memory or intercommunicators are counted apart\n"
+    apart = f"{others} calls on derived datatypes or device memory are counted apart\n"
     return apart + line if others else line

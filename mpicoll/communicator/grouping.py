@@ -237,7 +237,6 @@ class Packed:
     def __init__(self, dtype: np.dtype) -> None:
         self._dtype = dtype
         self._fixed = id(np.ndarray), id(dtype), dtype.itemsize, id(_IN_PLACE), SMALL
-        self._vectors: dict[int, np.ndarray] = {}
         self._memory = np.empty(0, dtype)
         self._address = 0
 
@@ -249,12 +248,8 @@ class Packed:
         if nbytes > self._memory.nbytes:
             self._memory = np.empty(2 * nbytes // self._dtype.itemsize, self._dtype)
             self._address = self._memory.ctypes.data
-            self._vectors.clear()
             return self.pack(pairs)
-        vector = self._vectors.get(nbytes)
-        if vector is None:
-            vector = self._vectors[nbytes] = self._memory[: nbytes // self._dtype.itemsize]
-        return vector
+        return self._memory[: nbytes // self._dtype.itemsize]
 
     def unpack(self, pairs: list[Any]) -> None:
         """Copy the results to where they belong."""
