@@ -22,6 +22,21 @@ Cost: 2 steps of p-1 messages each, and 2(p-1)/p of the vector sent by each rank
 2 alpha (2(p-1) alpha where a rank's messages go one after the other) + 2(p-1)/p M beta + (p-1)/p M gamma.
 Few ranks that all see each other, as on one node or one switch.
 
+For the shortest vectors `direct_gather` sends whole vectors, and every rank combines them by itself, in rank
+order. Steps for 4 ranks (``s2`` is a vector in scratch)::
+
+    step  rank 0   rank 1    rank 2    rank 3
+    1     0 => 1   0 => 0    0 => 0    0 => 0
+          0 => 2   0 => 2    0 => 1    0 => 1
+          0 => 3   0 => 3    0 => 3    0 => 2
+          0 += s0  s0 += 0   s0 += s1  s0 += s1
+          0 += s1  s0 += s1  s0 += 0   s0 += s2
+          0 += s2  s0 += s2  s0 += s2  s0 += 0
+                   0 = s0    0 = s0    0 = s0
+
+Cost: one step of p-1 messages, alpha + (p-1) M beta + (p-1) M gamma, and p-1 vectors of scratch: the least
+possible start-up, for few ranks. All ranks compute (((0+1)+2)+3), whatever the size of the vector.
+
 In an all-to-all chunk 4 s + d goes from s to d::
 
     step  rank 0  rank 1  rank 2   rank 3
@@ -32,13 +47,15 @@ In an all-to-all chunk 4 s + d goes from s to d::
 Cost: one step of p-1 messages, alpha + (p-1)/p M beta.
 
 Limits: p(p-1) messages at once. The operands of chunk r are combined around rank r, downwards to 0 and
-then upwards, so they are in rank order, but each chunk's expression is another one.
+then upwards, so they are in rank order, but each chunk's expression is another one. `direct_gather` is for
+vectors of a few KiB.
 
 Source: the parameter server with one shard a rank: M. Li et al., "Scaling distributed machine learning
 with the parameter server", OSDI 2014.
 """
 
-from ..schedule import algorithm, recv, reduce, send
+from ..schedule import algorithm, combine, copy, recv, reduce, scratch, send
+from ..schedule.moves import Spec
 from ..schedule.schedule import Steps
 
 SOURCE = "Li et al. 2014"
@@ -81,6 +98,26 @@ def direct(rank: int, size: int) -> Steps:
     """Each rank combines its chunk from all ranks and sends it back to all."""
     yield from to_owners(rank, size, size)
     yield from from_owners(rank, size, size)
+
+
+@algorithm(
+    "allreduce",
+    chunks=1,
+    vectors=lambda size: size - 1,
+    steps="min(1, p-1)",
+    sent="p-1",
+    limit=64 * 1024,
+    source=SOURCE,
+)
+def direct_gather(rank: int, size: int) -> Steps:
+    """Each rank sends its vector to all; every rank combines them in rank order."""
+    vectors: list[Spec] = [scratch(place) for place in range(size - 1)]
+    vectors.insert(rank, 0)  # its own is where it is, and the others' are in scratch
+    peers = [(rank + distance) % size for distance in range(1, size)]
+    messages = [move for peer in peers for move in (send(peer, 0), recv(peer, vectors[peer]))]
+    first, *others = vectors
+    result = [copy(0, first)] if rank > 0 else []
+    yield *messages, *(combine(first, other) for other in others), *result
 
 
 @algorithm(

@@ -142,10 +142,13 @@ class Algorithm:
         values: dict[str, int | Fraction] = {n: value for n, value in known.items() if isinstance(value, int)}
         values |= {"p": size, "S": known.get("chunks", 1)}
         if self.two_level:
-            lengths = [len(node) for node in known["nodes"]]
+            nodes = known["nodes"]
+            lengths = [len(node) for node in nodes]
+            values |= {"n": len(lengths), "m": max(lengths), "L": known.get("leaders", 1) or min(lengths)}
             rest = {name: value for name, value in parameters.items() if name not in own}
+            if self.rooted:
+                rest["root"] = next(number for number, node in enumerate(nodes) if known["root"] in node)
             inter = find(self.collective, known["inter"]).cost(len(lengths), **rest)
-            values |= {"n": len(lengths), "m": max(lengths), "L": known["leaders"] or min(lengths)}
             values |= {"inter_steps": inter[0], "inter_sent": inter[1]}
         return evaluate(self.steps, **values), evaluate(self.sent, **values)
 

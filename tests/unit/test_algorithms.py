@@ -3,6 +3,7 @@
 import inspect
 import sys
 import textwrap
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -11,15 +12,23 @@ from hypothesis import strategies as st
 
 import mpicoll.algorithms  # noqa: F401, registers them
 from mpicoll.algorithms import tree
-from mpicoll.schedule import algorithms, find
+from mpicoll.schedule import algorithms, find, registry
 from mpicoll.schedule.drawing import table
 from mpicoll.schedule.moves import slots
-from mpicoll.schedule.proof import check, placements, prove, verify
+from mpicoll.schedule.proof import ProofError, check, placements, prove, verify
+from mpicoll.schedule.schedule import moves_of
 
 ALL = algorithms()
-FLAT = [found.name for found in algorithms("allreduce") if not found.two_level]
 FAMILIES = {
-    "allgather": {"ring", "bruck", "recursive_doubling", "neighbour_exchange", "circulant", "direct"},
+    "allgather": {
+        "ring",
+        "bruck",
+        "recursive_doubling",
+        "neighbour_exchange",
+        "circulant",
+        "direct",
+        "two_level",
+    },
     "allreduce": {
         "ring",
         "bidirectional_ring",
@@ -27,6 +36,7 @@ FAMILIES = {
         "bruck_gather",
         "circulant",
         "direct",
+        "direct_gather",
         "recursive_doubling",
         "recursive_halving_doubling",
         "star",
@@ -35,11 +45,11 @@ FAMILIES = {
         "two_level",
     },
     "alltoall": {"pairwise", "bruck", "direct"},
-    "barrier": {"dissemination"},
-    "bcast": {"binomial", "chain", "scatter_ring", "scatter_doubling", "circulant"},
+    "barrier": {"dissemination", "two_level"},
+    "bcast": {"binomial", "chain", "scatter_ring", "scatter_doubling", "circulant", "two_level"},
     "exscan": {"recursive_doubling", "chain"},
     "gather": {"binomial", "linear"},
-    "reduce": {"binomial", "binary_tree", "halving_gather", "circulant"},
+    "reduce": {"binomial", "binary_tree", "halving_gather", "circulant", "two_level"},
     "reduce_scatter": {"ring", "recursive_halving", "pairwise", "circulant", "direct"},
     "scan": {"recursive_doubling", "chain"},
     "scatter": {"binomial", "linear"},
@@ -51,6 +61,7 @@ IN_RANK_ORDER = {
         "binary_tree",
         "bruck_gather",
         "direct",
+        "direct_gather",
         "double_binary_tree",
         "recursive_doubling",
         "recursive_halving_doubling",
@@ -155,6 +166,7 @@ def test_algorithms_with_the_same_bits(size):
     def expressions(name, **parameters):
         return prove(schedule(name, size, **parameters)).expressions
 
+    assert expressions("direct_gather") == expressions("star")
     assert expressions("recursive_doubling") == expressions("recursive_halving_doubling")
     assert expressions("star") == expressions("bruck_gather") == expressions("bruck_gather", radix=4)
     assert expressions("binary_tree", chunks=1) == expressions("binary_tree", chunks=7)
@@ -168,6 +180,7 @@ def test_algorithms_with_the_same_bits(size):
         ("star", {}, "(((((0+1)+2)+3)+4)+5)"),
         ("bruck_gather", {}, "(((((0+1)+2)+3)+4)+5)"),
         ("direct", {}, "(((((0+1)+2)+3)+4)+5)"),
+        ("direct_gather", {}, "(((((0+1)+2)+3)+4)+5)"),
         ("ring", {}, "(((((0+1)+2)+3)+4)+5)"),
         ("bidirectional_ring", {}, "((0+((3+4)+5))+(1+2))"),
         ("circulant", {}, "(((0+3)+(1+4))+(2+5))"),
@@ -223,7 +236,17 @@ def test_messages_are_one_or_two_runs(found):
             most = 1 if found.two_level else 2
             if (found.collective, found.name) == ("alltoall", "bruck"):
                 most = size // 2 + 1  # chunks that go equally far are not neighbours
+            if (found.collective, found.name) == ("allgather", "two_level"):
+                most = size  # nor are those of a node
             assert max(len(move.chunks) for move in moves) <= most
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_a_rank_that_gathers_directly_combines_in_one_step_and_copies_once(size):
+    for rank in range(size):
+        (step,) = schedule("direct_gather", size).steps(rank)
+        kinds = [move.kind for move in step if move.source is not None]
+        assert kinds == ["combine"] * (size - 1) + ["copy"] * (rank > 0)
 
 
 def test_halving_doubling_of_many_ranks_has_few_runs():
@@ -296,28 +319,47 @@ def test_a_radix_of_one_gets_nowhere(collective):
 # two levels
 
 
+TWO_LEVEL = [found for found in ALL if found.name == "two_level"]
+UNEVEN = ((0, 3, 5), (1, 2), (4, 6, 7))
+every_two_level = pytest.mark.parametrize("found", TWO_LEVEL, ids=lambda found: found.collective)
+
+
 @st.composite
 def drawn_nodes(draw):
-    """Draw any placement of up to 16 ranks: any rank on any node, nodes in any order."""
-    node_of = draw(st.lists(st.integers(0, 5), min_size=1, max_size=16))
+    """Draw any placement of up to 17 ranks: any rank on any node, nodes in any order."""
+    node_of = draw(st.lists(st.integers(0, 5), min_size=1, max_size=17))
     nodes = [tuple(r for r, n in enumerate(node_of) if n == node) for node in set(node_of)]
     return tuple(draw(st.permutations(nodes)))
 
 
-@given(drawn_nodes(), st.sampled_from(FLAT), st.data())
-@settings(deadline=None)
-def test_any_flat_algorithm_on_any_placement(nodes, inter, data):
+@st.composite
+def drawn_two_levels(draw, collective):
+    """Draw a placement, and parameters for any flat algorithm between nodes."""
+    nodes = draw(drawn_nodes())
     size, fewest = sum(map(len, nodes)), min(map(len, nodes))
-    flat = find("allreduce", inter)
-    parameters = {key: data.draw(st.sampled_from(values)) for key, values in flat.variants.items()}
-    leaders = 1 if inter == "bruck_gather" else data.draw(st.none() | st.integers(1, fewest))
-    proof = check(
-        find("allreduce", "two_level"), size, nodes=nodes, leaders=leaders, inter=inter, **parameters
+    found = find(collective, "two_level")
+    flat = draw(
+        st.sampled_from([a for a in algorithms(collective) if not a.two_level and a.serves(len(nodes))])
     )
-    in_order = [rank for node in sorted(nodes) for rank in node] == list(range(size)) and list(
-        nodes
-    ) == sorted(nodes)
-    if in_order and not flat.commutative:
+    parameters = {key: draw(st.sampled_from(values)) for key, values in flat.variants.items()}
+    parameters |= {"nodes": nodes, "inter": flat.name}
+    if found.rooted:
+        parameters["root"] = draw(st.integers(0, size - 1))
+    if "leaders" in found.variants:
+        scratch = flat.schedule(len(nodes), **{key: parameters[key] for key in flat.variants}).vectors
+        parameters["leaders"] = 1 if scratch else draw(st.none() | st.integers(1, fewest))
+    return size, flat, parameters
+
+
+@every_two_level
+@given(data=st.data())
+@settings(deadline=None)
+def test_any_flat_algorithm_on_any_placement(found, data):
+    size, flat, parameters = data.draw(drawn_two_levels(found.collective))
+    proof = check(found, size, **parameters)
+    nodes = parameters["nodes"]
+    in_order = [rank for node in nodes for rank in node] == list(range(size))
+    if found.collective == "allreduce" and in_order and not flat.commutative:
         assert proof.rank_order
 
 
@@ -330,25 +372,135 @@ def test_the_registered_cost_is_exact_with_the_ring(nodes, data):
     assert (proof.rounds, proof.sent_max) == found.cost(size, nodes=nodes, leaders=leaders)
 
 
-def test_only_leaders_talk_to_other_nodes():
-    nodes = ((0, 3, 5), (1, 2), (4, 6, 7))
+@given(drawn_nodes())
+@settings(deadline=None)
+def test_the_registered_cost_of_a_barrier_is_exact(nodes):
+    found, size = find("barrier", "two_level"), sum(map(len, nodes))
+    proof = check(found, size, nodes=nodes)
+    assert (proof.rounds, proof.sent_max) == found.cost(size, nodes=nodes)
+
+
+@pytest.mark.parametrize("nodes", [3, 4])
+@pytest.mark.parametrize("length", [1, 2, 4])
+@every_two_level
+def test_the_registered_cost_is_exact_on_even_nodes(found, length, nodes):
+    size = nodes * length
+    where = tuple(tuple(range(first, size, nodes)) for first in range(nodes))
+    for leaders in (None, 1) if "leaders" in found.variants else (None,):
+        own = {"nodes": where} | ({"leaders": leaders} if leaders else {})
+        proof = check(found, size, **own)
+        steps, sent = found.cost(size, **own)
+        assert proof.rounds == steps
+        if found.collective == "reduce" and leaders is None and length > 1:
+            assert proof.sent_max == 1  # a binomial tree's root sends nothing, and so its part to the root
+        else:
+            assert proof.sent_max == sent
+
+
+def test_the_cost_between_nodes_is_that_for_the_root_s_node():
+    nodes = tuple((rank,) for rank in (4, 5, 6, 0, 1, 2, 3))
+    found, tree = find("reduce", "two_level"), find("reduce", "binary_tree")
+    for root, number in ((0, 3), (4, 0)):
+        cost = found.cost(7, nodes=nodes, root=root, inter="binary_tree", chunks=2)
+        assert cost == tree.cost(7, root=number, chunks=2)
+    assert tree.cost(7, root=3, chunks=2) < tree.cost(7, root=0, chunks=2)
+
+
+def between_nodes(chosen, nodes):
+    """Give (source, target, chunks) of all messages from one node to another."""
     home = {rank: node for node, ranks in enumerate(nodes) for rank in ranks}
-    found = schedule("two_level", 8, nodes=nodes)
-    abroad = [
-        {move.peer for step in found.steps(rank) for move in step if home[move.peer] != home[rank]}
-        for rank in range(8)
+    return [
+        (rank, move.peer, len(list(slots(move.chunks))))
+        for rank in range(chosen.size)
+        for step in chosen.steps(rank)
+        for move in step
+        if move.kind == "send" and home[move.peer] != home[rank]
     ]
-    assert [bool(peers) for peers in abroad] == [rank not in {5, 7} for rank in range(8)]
 
 
-def test_two_level_refuses():
-    found = find("allreduce", "two_level")
-    nodes = ((0, 1, 2), (3, 4))
-    with pytest.raises(ValueError, match="3 leaders a node, expected 1 to 2, the smallest node"):
-        found.schedule(5, nodes=nodes, leaders=3)
-    with pytest.raises(ValueError, match="bruck_gather uses scratch, so it needs 1 leader a node, given 2"):
-        found.schedule(5, nodes=nodes, inter="bruck_gather")
-    with pytest.raises(ValueError, match="unknown algorithm 'rings'"):
-        found.schedule(5, nodes=nodes, inter="rings")
-    with pytest.raises(ValueError, match="missing a required argument: 'chunks'"):
-        found.schedule(5, nodes=nodes, inter="binary_tree")
+def test_only_leaders_talk_to_other_nodes():
+    talking = {
+        rank for *pair, _ in between_nodes(schedule("two_level", 8, nodes=UNEVEN), UNEVEN) for rank in pair
+    }
+    assert talking == {0, 3, 1, 2, 4, 6}
+
+
+@pytest.mark.parametrize("root", range(8))
+def test_the_root_leads_its_node(root):
+    led = [root if root in node else node[0] for node in UNEVEN]
+    for collective in ("bcast", "reduce"):
+        leaders = {"leaders": 1} if collective == "reduce" else {}
+        chosen = schedule("two_level", 8, collective, nodes=UNEVEN, root=root, **leaders)
+        messages = between_nodes(chosen, UNEVEN)
+        assert {rank for *pair, _ in messages for rank in pair} == set(led)
+        # into each other node, or out of it, the vector goes once
+        assert len(messages) == 2
+        ends = [pair[1 if collective == "bcast" else 0] for pair in messages]
+        assert sorted([root, *ends]) == sorted(led)
+
+
+def test_a_root_that_leads_gets_all_from_one_leader_without_another_step():
+    proof = prove(schedule("two_level", 8, "reduce", nodes=UNEVEN, root=7, leaders=1))
+    assert proof.rounds == 2 + 2
+    assert prove(schedule("two_level", 8, "reduce", nodes=UNEVEN, root=7)).rounds == 2 + 2 + 1
+
+
+def test_every_chunk_comes_to_every_node_once():
+    messages = between_nodes(schedule("two_level", 8, "allgather", nodes=UNEVEN), UNEVEN)
+    assert len(messages) == 3 * 2
+    assert sum(chunks for *_, chunks in messages) == 8 * 2
+    assert {rank for *pair, _ in messages for rank in pair} == {node[0] for node in UNEVEN}
+
+
+@pytest.mark.parametrize(
+    ("collective", "name", "message"),
+    [
+        ("allreduce", "direct_gather", "reads a value that nobody has written"),
+        ("bcast", "two_level", "rank 7 ends with contributions none in chunk 0; missing 4"),
+        ("reduce", "two_level", "rank 4 ends with contributions .* missing 7"),
+        ("allgather", "two_level", "chunk 7 from rank 4 reads a value that nobody has written"),
+        ("barrier", "two_level", "rank 0 ends with contributions .* missing 7"),
+    ],
+)
+def test_a_schedule_in_which_nobody_minds_rank_7_is_refused(collective, name, message):
+    right = schedule(name, 8, collective, nodes=UNEVEN)
+    prove(right)
+
+    def without(rank):
+        return [tuple(m for m in moves_of(step) if 7 not in (rank, m.peer)) for step in right.generate(rank)]
+
+    with pytest.raises(ProofError, match=message):
+        prove(replace(right, generate=without))
+
+
+@pytest.mark.parametrize(
+    ("collective", "parameters", "message"),
+    [
+        ("allreduce", {"leaders": 3}, "3 leaders a node, expected 1 to 2, the smallest node"),
+        ("reduce", {"leaders": 0}, "0 leaders a node, expected 1 to 2, the smallest node"),
+        (
+            "allreduce",
+            {"inter": "bruck_gather"},
+            "bruck_gather uses scratch, so it needs 1 leader a node, given 2",
+        ),
+        ("allreduce", {"inter": "rings"}, "unknown algorithm 'rings'"),
+        ("bcast", {"inter": "ring"}, "unknown algorithm 'ring'"),
+        ("allreduce", {"inter": "binary_tree"}, "missing a required argument: 'chunks'"),
+        ("bcast", {"inter": "chain"}, "missing a required argument: 'chunks'"),
+        ("bcast", {"leaders": 2}, "unexpected keyword argument 'leaders'"),
+        ("barrier", {"chunks": 2}, "unexpected keyword argument 'chunks'"),
+        ("allgather", {"inter": "neighbour_exchange", "nodes": UNEVEN}, "p % 2 == 0, given p = 3"),
+    ],
+)
+def test_two_level_refuses(collective, parameters, message):
+    nodes = parameters.get("nodes", ((0, 1, 2), (3, 4)))
+    with pytest.raises(ValueError, match=message):
+        find(collective, "two_level").schedule(sum(map(len, nodes)), **{"nodes": nodes} | parameters)
+
+
+@pytest.mark.parametrize("change", [{"chunks": lambda size: 2 * size}, {"vectors": 1}])
+def test_only_whole_chunks_are_gathered_between_nodes(monkeypatch, change):
+    own = replace(find("allgather", "ring"), name="own", **change)
+    monkeypatch.setitem(registry._REGISTRY, ("allgather", "own"), own)
+    with pytest.raises(ValueError, match="own uses scratch or cuts a rank's chunk, expected neither"):
+        find("allgather", "two_level").schedule(4, nodes=((0, 1), (2, 3)), inter="own")
