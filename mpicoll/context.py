@@ -2,24 +2,27 @@
 
 import functools
 import itertools
+import sys
 import warnings
 import weakref
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from mpi4py import MPI
 
 from . import selection, topology
 from .calls import Call
-from .engine import compiled
+from .engine import compiled, ring
 from .engine.lowering import Limits
+from .engine.program import TAGS
+from .engine.window import GONE, Window, allocate
 from .plan import Plan, Workspace, bind
 from .progress import Queue
 from .schedule.collectives import COLLECTIVES
 from .schedule.registry import Nodes
 
 PLANS = 1024  # kept per communicator
-TAGS = 1 << 15  # that MPI has at least
+TAGS_OF_MPI = 1 << 15  # at least
 
 
 class Context:
@@ -52,10 +55,12 @@ class Context:
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.limits = limits
         self.workspace = Workspace()
+        self._window: tuple[Window | None] | None = None
         self.choices: dict[tuple, selection.Choice] = {}
         self.plans: dict[tuple, Plan] = {}
         self.frames: dict[tuple, int] = {}  # of those plans that the fast path may run, by what it sees
         self.visible: dict[tuple, int] = {}  # the same, but empty while collectives wait for their turn
+        self.sums = compiled.Chain()  # of those that are all-reduces of sums
         if private is None:
             self.comm = MPI.Intracomm(comm).Dup()
         else:
@@ -72,7 +77,7 @@ class Context:
         self._threaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.queue = Queue(self._threaded, self._show)
         self._queues = weakref.WeakSet([self.queue])
-        self._tags = itertools.cycle(range(len(COLLECTIVES), TAGS))
+        self._tags = itertools.cycle(range(TAGS * len(COLLECTIVES), TAGS_OF_MPI))
 
     def _agreed(self, engine: str) -> str:
         """Settle with all ranks what they must not decide differently."""
@@ -81,6 +86,7 @@ class Context:
             values = [variables.get(name) for _, variables in everyone]
             if len(set(values)) > 1:
                 raise ValueError(f"{name}: {values} on ranks 0 to {self.size - 1}, expected the same on all")
+        selection.check_environment(self.environment)
         if engine == "compiled" and not all(available for available, _ in everyone):
             warnings.warn(
                 "MPI's C functions cannot be found through mpi4py's module: the slow reference engine runs",
@@ -128,20 +134,46 @@ class Context:
         for queue in list(self._queues):
             queue.finish()
 
-    def plan(self, call: Call, algorithm: str, parameters: dict[str, Any], *arrays: np.dtype | None) -> Plan:
+    def window(self) -> Window | None:
+        """Give the node's window; collective the first time. None if there is no memory for it."""
+        if self._window is None:
+            number = next(i for i, node in enumerate(self.nodes) if self.rank in node)
+            node: Any = self.comm.Split(number, self.rank)
+            asked = self.environment.get(selection.STAGING, selection.AUTO)
+            staging = None if asked == selection.AUTO else int(asked)
+            window = allocate(node, self.comm, staging, self.environment.get("MPICOLL_WAIT", "auto"))
+            if window is not None and staging is None:
+                ring.choose(window, node)
+            node.Free()
+            self._window = (window,)
+        return self._window[0]
+
+    def fail(self, what: str, code: int) -> NoReturn:
+        """Raise what an answer of the interpreter means; end the job where a rank of the node has ended."""
+        if code <= GONE:
+            rank = sorted(self.near)[GONE - code]
+            print(
+                f"mpicoll: rank {rank} has ended; {what} on rank {self.rank} waits for it: ending the job",
+                file=sys.stderr,
+                flush=True,
+            )
+            MPI.COMM_WORLD.Abort(1)
+        raise MPI.Exception(code)
+
+    def plan(self, call: Call, choice: selection.Choice, *arrays: np.dtype | None) -> Plan:
         """Find the plan of a call, or make it.
 
         Parameters
         ----------
-        call, algorithm, parameters
+        call, choice
             As for :func:`~mpicoll.plan.bind`.
         *arrays : numpy.dtype or None
             Types of the NumPy arrays that the fast path is to take; each has a plan of its own.
         """
         if call.key is None:
-            return bind(self, call, algorithm, parameters)
-        key = (*call.key, algorithm, tuple(sorted(parameters.items())), arrays)
-        plan = self.plans.pop(key, None) or bind(self, call, algorithm, parameters)
+            return bind(self, call, choice)
+        key = (*call.key, choice.algorithm, choice.transport, choice.parameters, arrays)
+        plan = self.plans.pop(key, None) or bind(self, call, choice)
         self.plans[key] = plan  # as the last to be forgotten
         if len(self.plans) > PLANS:
             forgotten = self.plans.pop(next(iter(self.plans)))
@@ -150,6 +182,7 @@ class Context:
             ]:
                 del self.frames[quick]
                 self.visible.pop(quick, None)
+                self.sums.clear()
         return plan
 
     def choose(self, question: tuple, choice: selection.Choice) -> None:
@@ -163,12 +196,16 @@ class Context:
         if len(self.frames) >= PLANS:
             self.frames.clear()
             self.visible.clear()
+            self.sums.clear()
         self.frames[quick] = frame
         self.visible.pop(quick, None)  # it may be of a plan that will be forgotten
+        if frame and quick[0] == "Allreduce" and quick[-3:] == (MPI.SUM.handle, False, selection.AUTO):
+            self.sums.add(frame)
         self._show(self.queue.idle)
 
     def _show(self, idle: bool) -> None:
         """Let the fast path, which does not look at the queue, find frames only while that is idle."""
+        self.sums.show(idle)
         if not idle:
             self.visible.clear()
         elif len(self.visible) != len(self.frames):
@@ -186,6 +223,8 @@ class Context:
         self.plans.clear()
         self.frames.clear()
         self.visible.clear()
+        self.sums.clear()
+        self._window = None
         if not self.closed:
             self.comm.Free()
 

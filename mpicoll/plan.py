@@ -1,7 +1,7 @@
 """Plans: a schedule bound to a communicator, counts, a type and an op, ready to run again and again."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,13 +9,20 @@ import numpy as np
 from . import selection
 from .calls import Call
 from .engine import compiled, reference
+from .engine.cutting import cut
 from .engine.layout import Shape
-from .engine.lowering import lower
+from .engine.lowering import Regions, lower
+from .engine.program import TAGS
+from .engine.window import UNIT
 from .schedule import Algorithm, Schedule, find
 from .schedule.collectives import COLLECTIVES
 
 if TYPE_CHECKING:
     from .context import Context
+
+
+BLOCK = 1 << 17  # bytes of a vector that are a block
+RING = 32  # units of the shortest ring that may be chosen
 
 
 class Workspace:
@@ -100,6 +107,8 @@ def decide(context: "Context", call: Call, algorithm: str, parameters: dict[str,
             raise TypeError(f"{call.collective}: {given} given, {algorithm} takes plain host memory")
         return _native(call, selection.Choice(selection.NATIVE, call.unsuited), parameters)
     average = reduction is not None and reduction.average
+    trouble = _keeps_from_sharing(context, call)
+    transport = _transport(context, call, parameters, trouble)
     asked = selection.Asked(
         call.collective,
         call.nbytes,
@@ -107,6 +116,7 @@ def decide(context: "Context", call: Call, algorithm: str, parameters: dict[str,
         commutative=reduction is None or reduction.commutative,
         counted=call.counted,
         native=not average,
+        nodes=context.size if trouble or transport == selection.MESSAGE else len(context.nodes),
     )
     choice = selection.choose(asked, algorithm, context.environment)
     if choice.algorithm == selection.NATIVE:
@@ -115,13 +125,39 @@ def decide(context: "Context", call: Call, algorithm: str, parameters: dict[str,
         return _native(call, choice, parameters)
     if call.unsuited and not choice.asked:
         return _native(call, selection.Choice(selection.NATIVE, call.unsuited), parameters)
+    parameters = dict(choice.parameters) | {k: v for k, v in parameters.items() if k != "transport"}
     try:
         _check(context, call, choice.algorithm, parameters)
     except ValueError as error:
         if algorithm == selection.AUTO:  # the environment's choice, which the caller may not know of
             raise ValueError(f"{error} ({choice.reason})") from None
         raise
-    return choice
+    if transport == selection.AUTO:
+        transport = selection.MESSAGE if trouble else choice.transport
+    return choice._replace(transport=transport, parameters=tuple(sorted(parameters.items())))
+
+
+def _keeps_from_sharing(context: "Context", call: Call) -> str:
+    """Say why a call cannot go over shared memory; the same on all ranks, "" where it can."""
+    if max(map(len, context.nodes)) == 1:
+        return "every rank is on a node of its own"
+    if call.counted:
+        return "not every rank knows the lengths of all blocks"
+    if context.engine != "compiled" or not (call.reduction is None or call.reduction.compiled):
+        return "the reference engine sends messages"
+    return ""
+
+
+def _transport(context: "Context", call: Call, parameters: dict[str, Any], trouble: str) -> str:
+    """Give the transport that the call or the environment asks for."""
+    asked = parameters.get("transport", selection.AUTO)
+    if asked not in (selection.AUTO, selection.MESSAGE, selection.SHARED):
+        raise ValueError(f"{call.collective}: transport {asked!r} given, expected auto, message or shared")
+    if asked == selection.SHARED and trouble:
+        raise ValueError(f"{call.collective}: transport 'shared' given, but {trouble}")
+    if asked == selection.AUTO and not trouble:
+        asked = context.environment.get("MPICOLL_TRANSPORT", asked)
+    return asked
 
 
 def _native(call: Call, choice: selection.Choice, parameters: dict[str, Any]) -> selection.Choice:
@@ -131,23 +167,27 @@ def _native(call: Call, choice: selection.Choice, parameters: dict[str, Any]) ->
 
 
 def bind(
-    context: "Context", call: Call, name: str, parameters: dict[str, Any], tag: int | None = None
+    context: "Context",
+    call: Call,
+    choice: selection.Choice,
+    tag: int | None = None,
 ) -> Plan:
     """Make the plan of a call by one of our algorithms.
 
     The reference engine serves what has no kernel: other types, and MPI's ops of the user's functions.
+    Over shared memory it is collective the first time.
 
     Parameters
     ----------
     context : Context
     call : Call
-        One that :func:`decide` has chosen the algorithm for.
-    name, parameters
-        The algorithm.
+    choice : Choice
+        What :func:`decide` has chosen for it.
     tag : int, optional
         Of its messages, for a plan that runs at the same time as others; it has its own scratch, too.
     """
-    schedule = schedule_of(context, call, find(call.collective, name), parameters)
+    algorithm, parameters = find(call.collective, choice.algorithm), dict(choice.parameters)
+    schedule = schedule_of(context, call, algorithm, parameters)
     shape = Shape(
         rank=context.rank,
         size=context.size,
@@ -163,19 +203,41 @@ def bind(
     )
     workspace = context.workspace if tag is None else Workspace()
     if tag is None:  # what another collective has left under way can then not be taken for this one's
-        tag = list(COLLECTIVES).index(call.collective)
+        tag = TAGS * list(COLLECTIVES).index(call.collective)
     reduction = call.reduction
     if context.engine == "compiled" and (reduction is None or reduction.compiled):
         kernel = 0 if reduction is None or reduction.kernel is None else reduction.kernel.address
-        program = lower(schedule, shape, context.limits)
-        run = compiled.Compiled(program, context.comm, tag, kernel, workspace.cell)
-        return Plan(schedule, run, run.address, partial(workspace.reserve, program.scratch))
+        fail = partial(context.fail, f"{call.collective} by {choice.algorithm}")
+        window = context.window() if choice.transport == selection.SHARED else None
+        if window is None:
+            programs = [(lower(schedule, shape, context.limits), 0)]
+            run = compiled.Compiled(programs, context.comm, tag, kernel, workspace.cell, fail)
+        else:
+            numbers = {rank: number for number, rank in enumerate(sorted(context.near))}
+            regions = Regions(numbers, window.stride)
+            nbytes = block_bytes(context, call, algorithm, parameters, window.units)
+            lowered = cache(lambda part: lower(schedule, part, context.limits, regions))
+            programs = [(lowered(part), shift) for part, shift in cut(call.collective, shape, nbytes)]
+            run = compiled.Compiled(programs, context.comm, tag, kernel, workspace.cell, fail, window.state)
+        return Plan(schedule, run, run.address, partial(workspace.reserve, run.scratch))
     combine = _moves_only if reduction is None else reduction.combine()
 
     def execute(sendbuf: int, recvbuf: int) -> None:
         reference.execute(schedule, shape, context.comm, combine, sendbuf, recvbuf, tag)
 
     return Plan(schedule, execute)
+
+
+def block_bytes(
+    context: "Context", call: Call, algorithm: Algorithm, parameters: dict[str, Any], units: int
+) -> int:
+    """Choose how long the blocks of a vector are, the same on all ranks.
+
+    No rank stages more than it sends, so by the algorithm's cost two blocks fit into a stage of 2 MiB.
+    """
+    own = parameters_of(algorithm, call, parameters)
+    sent = float(algorithm.cost(context.size, nodes=context.nodes, **own)[1])
+    return max(64, min(BLOCK, int(min(units, RING) * UNIT // 2 // max(sent, 1)) // 64 * 64))
 
 
 def _check(context: "Context", call: Call, name: str, parameters: dict[str, Any]) -> None:

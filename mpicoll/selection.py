@@ -16,6 +16,14 @@ from .schedule.collectives import COLLECTIVES
 
 NATIVE = "native"
 AUTO = "auto"
+MESSAGE, SHARED = "message", "shared"  # transports
+
+STAGING = "MPICOLL_STAGING"
+SETTINGS = {  # of the environment, and their values
+    "MPICOLL_TRANSPORT": (AUTO, MESSAGE, SHARED),
+    "MPICOLL_WAIT": (AUTO, "spin", "yield", "sleep"),
+    STAGING: (AUTO,),
+}
 
 CHUNK = 1 << 17  # bytes in a chunk of a pipelined algorithm
 CHUNKS = 256  # at most
@@ -38,6 +46,8 @@ class Asked(NamedTuple):
         Whether blocks may be unequal, of which each rank may know only its own.
     native : bool
         Whether the native collective can serve.
+    nodes : int
+        Nodes, where ranks of one share memory that the call can use; otherwise as many as ranks.
     """
 
     collective: str
@@ -46,14 +56,31 @@ class Asked(NamedTuple):
     commutative: bool = True
     counted: bool = False
     native: bool = True
+    nodes: int = 0
 
 
 class Choice(NamedTuple):
-    """An algorithm's name, the reason in words, and whether the user asked for it."""
+    """What serves a call.
+
+    Attributes
+    ----------
+    algorithm : str
+        Its name.
+    reason : str
+        In words.
+    asked : bool
+        Whether the user asked for it.
+    transport : str
+        Within a node, where that can be.
+    parameters : tuple of (str, value)
+        The algorithm's own.
+    """
 
     algorithm: str
     reason: str
     asked: bool = False
+    transport: str = SHARED
+    parameters: tuple[tuple[str, Any], ...] = ()
 
 
 def choose(what: Asked, algorithm: str, environment: Mapping[str, str]) -> Choice:
@@ -74,9 +101,11 @@ def choose(what: Asked, algorithm: str, environment: Mapping[str, str]) -> Choic
     named = environment.get(variable, AUTO)
     if named != AUTO and not (what.counted and named != NATIVE and find(what.collective, named).transit):
         return Choice(named, f"asked for by {variable}", True)
-    for row in TABLE[what.collective]:
-        if row.fits(what):
-            return Choice(row.algorithm, f"built-in table: {row}")
+    for table in (ON_A_NODE if what.nodes == 1 else ON_NODES if 1 < what.nodes < what.size else {}, TABLE):
+        for row in table.get(what.collective, []):
+            if row.fits(what):
+                reason = f"built-in table{row.where}: {row}"
+                return Choice(row.algorithm, reason, False, row.transport, row.parameters)
     raise AssertionError(what)
 
 
@@ -86,6 +115,13 @@ class Row(NamedTuple):
     upto: float  # bytes
     ranks: float
     algorithm: str
+    transport: str = MESSAGE
+    parameters: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def where(self) -> str:
+        """What the row is for, in words."""
+        return " for ranks that share memory" if self.transport == SHARED else ""
 
     def fits(self, what: Asked) -> bool:
         """Whether the row is for such a call, and its algorithm can serve it."""
@@ -160,10 +196,52 @@ TABLE = {
 }
 
 
+def near(upto: float, ranks: float, algorithm: str, **parameters: Any) -> Row:
+    """Give a row for ranks that share memory, on one node or on several."""
+    return Row(upto, ranks, algorithm, SHARED, tuple(parameters.items()))
+
+
+# Where all ranks share memory
+ON_A_NODE = {
+    "allgather": [near(ANY, ANY, "direct")],
+    "allreduce": [
+        near(32 << 10, 2, "recursive_doubling"),
+        near(8 << 10, 16, "direct_gather"),
+        near(ANY, ANY, "direct"),
+    ],
+    "alltoall": [near(ANY, ANY, "direct")],
+    "barrier": [near(ANY, ANY, "dissemination")],
+    "bcast": [near(ANY, ANY, "binomial")],
+    "exscan": [near(ANY, ANY, "recursive_doubling")],
+    "gather": [near(ANY, ANY, "linear")],
+    "reduce": [near(ANY, ANY, "binomial")],
+    "reduce_scatter": [near(ANY, ANY, "direct")],
+    "scan": [near(ANY, ANY, "recursive_doubling")],
+    "scatter": [near(ANY, ANY, "linear")],
+}
+
+# Where some do
+ON_NODES = {
+    "allreduce": [
+        near(4 << 10, ANY, "two_level", leaders=1, inter="recursive_doubling"),
+        near(64 << 10, ANY, "two_level", inter="recursive_doubling"),
+        near(ANY, ANY, "two_level", inter="ring"),
+    ],
+}
+
+
 def environment() -> dict[str, str]:
     """Read what the environment asks for, of this process."""
-    variables = (f"MPICOLL_{collective.upper()}" for collective in COLLECTIVES)
+    variables = [*(f"MPICOLL_{collective.upper()}" for collective in COLLECTIVES), *SETTINGS]
     return {name: value for name in variables if (value := os.environ.get(name))}
+
+
+def check_environment(variables: Mapping[str, str]) -> None:
+    """Raise ValueError for a setting with a value that it does not have."""
+    for name, values in SETTINGS.items():
+        if (given := variables.get(name, AUTO)) not in values and not (name == STAGING and given.isdigit()):
+            expected = ", ".join(values) + " or bytes" * (name == STAGING)
+            raise ValueError(f"{name}: {given!r} given, expected {expected}")
 
 
 def pipeline(nbytes: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from functools import partial
 from operator import is_
 from time import perf_counter
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from mpi4py import MPI
@@ -14,6 +14,7 @@ from .. import selection, statistics
 from ..calls import Call, Where
 from ..context import Context
 from ..engine import compiled
+from ..engine.interpreter import DECLINED
 from ..engine.lowering import LIMITS
 from ..errors import FreedCommunicator
 from ..plan import Plan, bind, decide
@@ -27,6 +28,10 @@ UNKNOWN = -1  # no equal call before, or not quite equal
 Build = Callable[..., Call]  # (where, *arguments)
 
 
+def _decline(*_: int) -> int:
+    return DECLINED
+
+
 class Calling(MPI.Intracomm):
     """What the collectives of a communicator have in common.
 
@@ -36,7 +41,8 @@ class Calling(MPI.Intracomm):
     """
 
     _context: Context | None = None
-    _entry: Callable[[int, int, int, int], int]  # the compiled interpreter, once there are frames
+    _entry: Callable[[int, int, int, int], int] = staticmethod(_decline)  # or the compiled interpreter
+    _sums = 0  # a frame that leads to those of all-reduces of sums
     _frames: Mapping[tuple, int] = MappingProxyType({})  # until there is a context
     _nodes: Nodes | None = None
     _engine = "compiled"
@@ -78,7 +84,7 @@ class Calling(MPI.Intracomm):
             getattr(MPI.Intracomm, method)(self, *call.native)
         else:
             arrays = [array for array in quick[:2] if isinstance(array, np.ndarray)]
-            plan = context.plan(call, choice.algorithm, parameters, *(array.dtype for array in arrays))
+            plan = context.plan(call, choice, *(array.dtype for array in arrays))
             plan.run(call)
         if statistics.active is not None:
             _record(method, call, choice, begin)
@@ -104,8 +110,9 @@ class Calling(MPI.Intracomm):
                 _record(method, call, choice, begin)
             return request
 
-        plan = context.plan(call, choice.algorithm, parameters)
-        run = partial(_run, plan, method, call, choice)
+        def run() -> None:  # the plan is made in its turn: that may be collective
+            _run(context.plan(call, choice), method, call, choice)
+
         return Request.start(context.queue, run, call.owners, call.own_bytes > URGENT)
 
     def _persistent(
@@ -125,7 +132,8 @@ class Calling(MPI.Intracomm):
                 _record(method, call, choice, perf_counter())
             return getattr(MPI.Intracomm, method)(self, *call.native, info)
         tag, queue = context.aside()
-        plan = bind(context, call, choice.algorithm, parameters, tag)
+        choice = choice._replace(transport=selection.MESSAGE)  # ranks may start several in any order
+        plan = bind(context, call, choice, tag)
         run = partial(_run, plan, method, call, choice)
         return Persistent(queue, run, call.owners, lambda: context.closed, call.own_bytes > URGENT)
 
@@ -146,6 +154,9 @@ class Calling(MPI.Intracomm):
             context.choose(question, choice)
         return call, choice
 
+    def _fail(self, method: str, code: int) -> NoReturn:
+        self._connected().fail(method, code)
+
     def _connected(self, parent: Context | None = None) -> Context:
         """Give the context; the first time it is made, by all ranks."""
         if self._context is None:
@@ -156,6 +167,7 @@ class Calling(MPI.Intracomm):
             if self._context.engine == "compiled" and compiled.available():
                 self._entry = compiled.run()
             self._frames, self._rank = self._context.visible, self._context.rank
+            self._sums = self._context.sums.address
         return self._context
 
 

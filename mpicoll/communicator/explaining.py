@@ -69,8 +69,7 @@ def explain(comm: "Calling", collective: str, nbytes: int, **question: Any) -> s
     if chosen.algorithm == selection.NATIVE:
         return "\n".join([*lines, "  native: the MPI library's own", f"  why: {chosen.reason}"])
     algorithm = find(collective, chosen.algorithm)
-    own = {k: v for k, v in question.items() if k not in ("op", "datatype", "algorithm")}
-    own = parameters_of(algorithm, call, own)
+    own = parameters_of(algorithm, call, dict(chosen.parameters))
     steps, sent = map(float, algorithm.cost(ranks, nodes=context.nodes, **own))
     settings = ", ".join(f"{name}={value}" for name, value in own.items() if name != "root")
     lines += [
@@ -79,7 +78,9 @@ def explain(comm: "Calling", collective: str, nbytes: int, **question: Any) -> s
         f"  cost: {steps:.4g} steps; a rank sends {sent:.4g} vectors, {sent * nbytes:.0f} bytes",
     ]
     reference = context.engine == "reference" or bool(call.unsuited)
-    lines.append(f"  engine: {'reference' if reference else 'compiled'}, over messages")
+    shared = chosen.transport == selection.SHARED
+    over = "messages" if not shared else "shared memory" + ", between nodes messages" * (nodes > 1)
+    lines.append(f"  engine: {'reference' if reference else 'compiled'}, over {over}")
     if call.before:
         lines.append("  memory: a datatype with holes, packed before and unpacked after")
     return "\n".join(lines)

@@ -2,7 +2,9 @@
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NoReturn
 
 import numpy as np
 from mpi4py import MPI
@@ -11,25 +13,63 @@ from ..kernels.compiling import entry
 from ..transports import libmpi
 from . import interpreter
 from . import program as p
+from .window import UNIT
+
+STRANDS = 2  # blocks under way at once
+STRANDS_OF_MESSAGES = 8  # and where messages to other nodes take their time
+ALIGNMENT = 64  # bytes
+CHAIN = 8  # frames that are tried
 
 
 class Compiled:
-    """A program in a frame.
+    """A program in a frame; over shared memory, a program for each block of the vector.
+
+    Parameters
+    ----------
+    programs : sequence of tuple of Program and int
+        For each block its program, and how many bytes it is into the buffers.
+    comm : MPI.Intracomm
+    tag : int
+        The tag of its messages; blocks take `TAGS` from this one on.
+    kernel : int
+        Address of the kernel, 0 if nothing is combined.
+    workspace : ndarray of int64, shape (1,)
+        Holds the address of scratch.
+    fail : callable
+        Raises what an answer of :func:`run` other than 0 means.
+    window : ndarray of int64, optional
+        State of the node's window. Without, there is one program.
 
     Attributes
     ----------
     address : int
         Of the frame, for :func:`run`.
+    scratch : int
+        Bytes of scratch that it needs.
     """
 
     def __init__(
-        self, program: p.Program, comm: MPI.Intracomm, tag: int, kernel: int, workspace: np.ndarray
+        self,
+        programs: Sequence[tuple[p.Program, int]],
+        comm: MPI.Intracomm,
+        tag: int,
+        kernel: int,
+        workspace: np.ndarray,
+        fail: Callable[[int], NoReturn],
+        window: np.ndarray | None = None,
     ) -> None:
-        self._rows = program.rows
-        self._requests = np.zeros(program.requests * libmpi.HANDLE_BYTES, np.uint8)
-        self._status = np.zeros(libmpi.STATUS_BYTES, np.uint8)
+        first = programs[0][0]
+        self._programs, self._fail = programs, fail
+        requests = max(program.requests for program, _ in programs)
+        self.scratch = max(program.scratch for program, _ in programs)
+        strands = 1
+        if window is not None:
+            strands = min(STRANDS_OF_MESSAGES if requests else STRANDS, len(programs))
+            self.scratch = -(-self.scratch // ALIGNMENT) * ALIGNMENT * strands
+        self._requests = np.zeros(max(requests, 1) * strands * libmpi.HANDLE_BYTES, np.uint8)
+        self._status = np.zeros(8 + libmpi.STATUS_BYTES, np.uint8)
         self._frame = frame = np.zeros(p.FRAME_LENGTH, np.int64)
-        frame[p.PROGRAM], frame[p.LENGTH] = self._rows.ctypes.data, len(self._rows)
+        frame[p.PROGRAM], frame[p.LENGTH] = first.rows.ctypes.data, len(first.rows)
         frame[p.WORKSPACE], frame[p.KERNEL] = workspace.ctypes.data, kernel
         frame[p.COMM], frame[p.BYTE], frame[p.TAG] = libmpi.handle(comm), libmpi.handle(MPI.BYTE), tag
         frame[p.REQUESTS], frame[p.HANDLE_BYTES] = self._requests.ctypes.data, libmpi.HANDLE_BYTES
@@ -37,6 +77,19 @@ class Compiled:
         for i, function in enumerate(libmpi.FUNCTIONS):
             frame[p.FUNCTIONS + i] = libmpi.address(function)
         frame[p.NDARRAY] = id(np.ndarray)
+        if window is not None:
+            self._window, self._table = window, np.zeros((len(programs), p.BLOCK_WORDS), np.int64)
+            self._strands = np.zeros((strands, p.STRAND_WORDS), np.int64)
+            for row, (program, shift) in zip(self._table, programs, strict=True):
+                units = max(1, -(-program.staged // UNIT))
+                row[:] = program.rows.ctypes.data, len(program.rows), shift, units
+            frame[p.WINDOW], frame[p.TABLE], frame[p.BLOCKS] = (
+                window.ctypes.data,
+                self._table.ctypes.data,
+                len(programs),
+            )
+            frame[p.STRANDS], frame[p.STRAND_TABLE] = strands, self._strands.ctypes.data
+            frame[p.STRAND_SCRATCH], frame[p.STRAND_REQUESTS] = self.scratch // strands, max(requests, 1)
         self._dtypes: list[np.dtype] = []
         self.address: int = frame.ctypes.data
 
@@ -49,7 +102,46 @@ class Compiled:
 
     def __call__(self, sendbuf: int, recvbuf: int) -> None:
         """Run on two addresses; that of a buffer which the rank does not have is not looked at."""
-        check(run()(self.address, sendbuf, recvbuf, interpreter.ADDRESSES))
+        if code := run()(self.address, sendbuf, recvbuf, interpreter.ADDRESSES):
+            self._fail(code)
+
+
+class Chain:
+    """Frames that are tried one after the other, the last one that was added first.
+
+    Attributes
+    ----------
+    address : int
+        Of a frame that accepts nothing and leads to them.
+    """
+
+    def __init__(self) -> None:
+        self._anchor = np.zeros(p.FRAME_LENGTH, np.int64)
+        self._first: list[int] = []
+        self.address: int = self._anchor.ctypes.data
+
+    def add(self, frame: int) -> None:
+        """Add a frame, and forget the first one where there are too many."""
+        self.drop(frame)
+        self._first = [frame, *self._first][:CHAIN]
+        for one, following in pairwise([*self._first, 0]):
+            ctypes.c_int64.from_address(one + 8 * p.NEXT).value = following
+
+    def drop(self, frame: int) -> None:
+        """Forget a frame, and those that were added before it."""
+        if frame in self._first:
+            self._first = self._first[: self._first.index(frame)]
+            for one in [self._anchor.ctypes.data, *self._first][-1:]:
+                ctypes.c_int64.from_address(one + 8 * p.NEXT).value = 0
+
+    def clear(self) -> None:
+        """Forget all frames."""
+        self._first = []
+        self.show(False)
+
+    def show(self, visible: bool) -> None:
+        """Lead to the frames, or to none."""
+        self._anchor[p.NEXT] = self._first[0] if visible and self._first else 0
 
 
 @functools.cache
@@ -85,9 +177,3 @@ def reads_objects() -> bool:
         and fields[interpreter.DATA] == array.ctypes.data
         and run()(frame.ctypes.data, 0, id(array), interpreter.RECV_ARRAY) == 0
     )
-
-
-def check(code: int) -> None:
-    """Raise what an MPI error code stands for."""
-    if code:
-        raise MPI.Exception(code)

@@ -2,17 +2,11 @@
 
 from numba.extending import register_jitable
 
-from .intrinsics import (
-    call_kernel,
-    call_recv,
-    call_send,
-    call_sendrecv,
-    call_wait,
-    copy_bytes,
-    load,
-    load_int,
-)
+from .blocks import execute_blocks
+from .instructions import address, combine, copy, post
+from .intrinsics import call_recv, call_send, call_sendrecv, call_wait, load, load_int, store
 from .program import (
+    BLOCKS,
     BYTE,
     COLUMNS,
     COMBINE,
@@ -23,9 +17,11 @@ from .program import (
     KERNEL,
     LENGTH,
     NDARRAY,
+    NEXT,
     PROGRAM,
     RECEIVED,
     RECV,
+    RECVBUF,
     REQUESTS,
     SCRATCH,
     SEND,
@@ -33,6 +29,7 @@ from .program import (
     SENDRECV,
     SENT,
     STATUS,
+    STRAND,
     TAG,
     WAIT,
     WORKSPACE,
@@ -50,13 +47,6 @@ CONTIGUOUS, WRITEABLE = 0x1 | 0x2, 0x400
 
 
 @register_jitable
-def _address(row, column, sendbuf, recvbuf, scratch):
-    base = load(row, column)
-    start = sendbuf if base == SENDBUF else scratch if base == SCRATCH else recvbuf
-    return start + load(row, column + 1)
-
-
-@register_jitable
 def execute(frame, sendbuf, recvbuf):
     """Run a program.
 
@@ -70,44 +60,45 @@ def execute(frame, sendbuf, recvbuf):
     Returns
     -------
     int
-        0, or the code of the MPI error that ended it.
+        0, or the code of the MPI error that ended it; of one over shared memory, what `execute_blocks` says.
     """
+    if load(frame, BLOCKS):
+        return execute_blocks(frame, sendbuf, recvbuf)
     comm, byte, tag = load(frame, COMM), load(frame, BYTE), load(frame, TAG)
-    status, kernel = load(frame, STATUS), load(frame, KERNEL)
-    requests, width = load(frame, REQUESTS), load(frame, HANDLE_BYTES)
-    scratch = load(load(frame, WORKSPACE), 0)
+    status, kernel, requests = load(frame, STATUS) + 8, load(frame, KERNEL), load(frame, REQUESTS)
+    bases = frame + 8 * STRAND
+    store(bases, SENDBUF, sendbuf)
+    store(bases, RECVBUF, recvbuf)
+    store(bases, SCRATCH, load(load(frame, WORKSPACE), 0))
     row = load(frame, PROGRAM)
     stop = row + load(frame, LENGTH) * 8 * COLUMNS
     code = 0
     while row < stop:
         instruction = load(row, 0)
-        first = _address(row, 1, sendbuf, recvbuf, scratch)
         if instruction == SENDRECV:
             code = call_sendrecv(
                 load(frame, FUNCTIONS + SENDRECV),
-                first, load(row, 3), byte, load(row, 4), tag,
-                _address(row, 5, sendbuf, recvbuf, scratch), load(row, 7), byte, load(row, 8), tag,
+                address(bases, row, 1), load(row, 3), byte, load(row, 4), tag,
+                address(bases, row, 5), load(row, 7), byte, load(row, 8), tag,
                 comm, status,
             )  # fmt: skip
         elif instruction == COMBINE:
-            left = _address(row, 3, sendbuf, recvbuf, scratch)
-            right = _address(row, 5, sendbuf, recvbuf, scratch)
-            call_kernel(kernel, first, left, right, load(row, 7))
+            combine(kernel, bases, row)
         elif instruction == WAIT:
-            code = call_wait(load(frame, FUNCTIONS + WAIT), requests + load(row, 1) * width, status)
+            request = requests + load(row, 1) * load(frame, HANDLE_BYTES)
+            code = call_wait(load(frame, FUNCTIONS + WAIT), request, status)
         elif instruction <= ISEND:
-            request = requests + load(row, 5) * width
-            function = load(frame, FUNCTIONS + instruction)
-            code = call_recv(function, first, load(row, 3), byte, load(row, 4), tag, comm, request)
+            code = post(frame, bases, row, requests, tag)
         elif instruction == SEND:
-            code = call_send(
-                load(frame, FUNCTIONS + SEND), first, load(row, 3), byte, load(row, 4), tag, comm
-            )
+            function = load(frame, FUNCTIONS + SEND)
+            code = call_send(function, address(bases, row, 1), load(row, 3), byte, load(row, 4), tag, comm)
         elif instruction == RECV:
-            function = load(frame, FUNCTIONS + RECV)
-            code = call_recv(function, first, load(row, 3), byte, load(row, 4), tag, comm, status)
+            code = call_recv(
+                load(frame, FUNCTIONS + RECV),
+                address(bases, row, 1), load(row, 3), byte, load(row, 4), tag, comm, status,
+            )  # fmt: skip
         else:
-            copy_bytes(first, _address(row, 3, sendbuf, recvbuf, scratch), load(row, 5))
+            copy(bases, row)
         if code != 0:
             return code
         row += 8 * COLUMNS
@@ -127,29 +118,9 @@ def _fits(frame, expected, thing):
     return count == load(frame, expected)
 
 
-def run(frame, send, recv, kind):
-    """Run a program on two addresses, or on NumPy arrays given by the addresses of the Python objects.
-
-    Reading arrays here costs nanoseconds where asking them in Python costs microseconds.
-
-    Parameters
-    ----------
-    frame : int
-        Address of the frame.
-    send, recv : int
-        Two addresses, or objects, as `kind` says.
-    kind : int
-        ADDRESSES; BOTH_ARRAYS; RECV_ARRAY, where `send` is ignored and what the rank contributes is in
-        the receive buffer; or SEND_ARRAY, where it receives nothing.
-
-    Returns
-    -------
-    int
-        As :func:`execute`; or DECLINED, with nothing done, if an object is not a contiguous array of
-        the frame's dtype and count, or the second not writable, or the two overlap.
-    """
-    if kind == ADDRESSES:
-        return execute(frame, send, recv)
+@register_jitable
+def _accepted(frame, send, recv, kind):
+    """Run a program on arrays, if they are what the frame was made for."""
     sendbuf, recvbuf = 0, 0
     if kind & RECV_ARRAY:
         if not _fits(frame, RECEIVED, recv) or load_int(recv + 8 * FLAGS) & WRITEABLE == 0:
@@ -166,3 +137,34 @@ def run(frame, send, recv, kind):
             if sendbuf < recvbuf + received and recvbuf < sendbuf + sent:
                 return DECLINED
     return execute(frame, sendbuf, recvbuf)
+
+
+def run(frame, send, recv, kind):
+    """Run a program on two addresses, or on NumPy arrays given by the addresses of the Python objects.
+
+    Reading arrays here costs nanoseconds where asking them in Python costs microseconds.
+
+    Parameters
+    ----------
+    frame : int
+        Address of the frame. One that does not accept the arrays leads to another, or to none.
+    send, recv : int
+        Two addresses, or objects, as `kind` says.
+    kind : int
+        ADDRESSES; BOTH_ARRAYS; RECV_ARRAY, where `send` is ignored and what the rank contributes is in
+        the receive buffer; or SEND_ARRAY, where it receives nothing.
+
+    Returns
+    -------
+    int
+        As :func:`execute`; or DECLINED, with nothing done, if an object is not a contiguous array of
+        the frame's dtype and count, or the second not writable, or the two overlap.
+    """
+    if kind == ADDRESSES:
+        return execute(frame, send, recv)
+    while frame != 0:
+        code = _accepted(frame, send, recv, kind)
+        if code != DECLINED:
+            return code
+        frame = load(frame, NEXT)
+    return DECLINED

@@ -5,17 +5,20 @@ cached binary serves every MPI implementation. (A ctypes function object inside 
 would forbid caching.)
 """
 
+import platform
 from typing import Any
 
 import numba.extending
 from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 
 intrinsic: Any = numba.extending.intrinsic
 
 _WORD = ir.IntType(64)
 _INT = ir.IntType(32)
 _POINTER = ir.IntType(8).as_pointer()
+_RELAX = {"x86_64": ("llvm.x86.sse2.pause", []), "aarch64": ("llvm.aarch64.isb", [ir.Constant(_INT, 15)])}
 
 
 @intrinsic
@@ -27,6 +30,60 @@ def load(typingctx, address, index):
         return builder.load(builder.gep(base, [arguments[1]]))
 
     return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def store(typingctx, address, index, value):
+    """Write the int64 at ``address + 8 * index``."""
+
+    def codegen(context, builder, signature, arguments):
+        base = builder.inttoptr(arguments[0], _WORD.as_pointer())
+        builder.store(arguments[2], builder.gep(base, [arguments[1]]))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def load_acquire(typingctx, address):
+    """The int64 at `address`, which another process may write: with it comes all that was written before.
+
+    Acquire and release are what LLVM makes of them for the processor: nothing on x86-64, whose loads and
+    stores keep their order anyway, but on Arm and POWER the instructions that keep later reads of a peer's
+    stage from being done before the read of its counter, and its earlier writes from being seen after it.
+    They keep the compiler from moving them, too.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        return builder.load_atomic(builder.inttoptr(arguments[0], _WORD.as_pointer()), "acquire", 8)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def store_release(typingctx, address, value):
+    """Write the int64 at `address` for other processes to see, after all that was written before."""
+
+    def codegen(context, builder, signature, arguments):
+        pointer = builder.inttoptr(arguments[0], _WORD.as_pointer())
+        builder.store_atomic(arguments[1], pointer, "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def relax(typingctx):
+    """Tell the processor that this is a loop that waits."""
+
+    def codegen(context, builder, signature, arguments):
+        if platform.machine() in _RELAX:
+            name, given = _RELAX[platform.machine()]
+            function = ir.FunctionType(ir.VoidType(), [value.type for value in given])
+            builder.call(cgutils.get_or_insert_function(builder.module, function, name), given)
+        return context.get_dummy_value()
+
+    return types.void(), codegen
 
 
 @intrinsic
@@ -73,7 +130,10 @@ def _caller(result: ir.Type, numba_result: types.Type, arity: int) -> Any:
 
 
 call_kernel = _caller(ir.VoidType(), types.void, 4)
-call_wait = _caller(_INT, types.int32, 2)
+call_plain = _caller(_INT, types.int32, 0)  # sched_yield
+call_wait = _caller(_INT, types.int32, 2)  # MPI_Wait, nanosleep
+call_test = _caller(_INT, types.int32, 3)  # MPI_Test, poll
+call_probe = _caller(_INT, types.int32, 5)  # MPI_Iprobe
 call_send = _caller(_INT, types.int32, 6)  # MPI_Send
 call_recv = _caller(_INT, types.int32, 7)  # MPI_Recv, MPI_Isend, MPI_Irecv
 call_sendrecv = _caller(_INT, types.int32, 12)

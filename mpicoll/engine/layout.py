@@ -68,8 +68,8 @@ class Shape(NamedTuple):
         The ranks of the same node.
     displacements : tuple of int, optional
         Where each block begins in the buffer that holds those of all ranks, in elements: what a gather or
-        an all-gather receives, and what a scatter or an all-to-all sends. One after the other if None;
-        else in any order, with gaps, and where they are sent they may overlap.
+        an all-gather receives, and what a scatter, a reduce-scatter or an all-to-all sends. One after the
+        other if None; else in any order, with gaps, and where they are sent they may overlap.
     incoming : tuple of int, optional
         Elements that this rank receives from each in an all-to-all; `counts` if None. What it keeps for
         itself is the same in both.
@@ -171,7 +171,7 @@ def of_reduce_scatter(shape: Shape) -> Layout:
     """
     edges, own = shape.edges(), shape.own()
     end = _only(own, _at(RECVBUF, edges, edges[own.start]))
-    begin = _at(RECVBUF if shape.in_place else SENDBUF, edges)
+    begin = _at(RECVBUF if shape.in_place else SENDBUF, shape.displaced(edges))
     return Layout(edges, _at(SCRATCH, edges), begin, end, scratch=edges[-1])
 
 
@@ -195,7 +195,7 @@ def of_alltoall(shape: Shape) -> Layout:
     """
     rank, size, counts = shape.rank, shape.size, shape.counts
     incoming = counts if shape.incoming is None else shape.incoming
-    passing = counts[0] * shape.itemsize if shape.incoming is None and len(set(counts)) == 1 else 0
+    passing = counts[0] * shape.itemsize if len({*counts, *incoming}) == 1 else 0
     lengths = [passing] * size**2
     lengths[rank * size : (rank + 1) * size] = [count * shape.itemsize for count in counts]
     lengths[rank::size] = [count * shape.itemsize for count in incoming]

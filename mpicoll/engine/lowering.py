@@ -1,16 +1,23 @@
 """From one rank's part of a schedule to a program.
 
 Where a value is
-    Nothing is copied at the start. Lowering keeps track of whether a chunk's value is still where it
-    began or already at home (see :mod:`mpicoll.engine.layout`): in an all-reduce the first
+    Nothing is copied at the start. Lowering keeps track of where a chunk's value is: where it began, or
+    at home (see :mod:`mpicoll.engine.layout`). In an all-reduce the first
     receive-and-combine of a chunk receives into the receive buffer and combines it there with the
     operand in the send buffer. Only what arrives for a chunk whose value is at home needs scratch.
+
+Shared memory
+    With a window, what goes to a rank of the same node is staged (see :mod:`mpicoll.engine.staging`) and
+    published, and the receiver awaits that and reads it where it is: a receive copies nothing, and the value
+    is from then on in the sender's stage; a receive-and-combine has it as an operand. What will be staged
+    later is combined, or received from another node, straight into the stage. A result goes to where it must
+    be as soon as nothing will change it any more and those who wait for it can read it.
 
 Segments
     A long message travels as segments, so that combining one overlaps receiving the next and the
     scratch for incoming data stays small enough for a cache. Where everything that a step receives
-    comes from one peer, and need not wait for what the step sends, `WINDOW` segments of scratch are
-    used in turn. Otherwise every receive is posted at once, as the proof's model demands: a window
+    comes from one peer, and need not wait for what the step sends, `AHEAD` segments of scratch are
+    used in turn. Otherwise every receive is posted at once, as the proof's model demands: taking turns
     would make one message wait for another.
 
     Where nothing is combined there is nothing to overlap, and messages go whole; so do very long ones
@@ -24,8 +31,9 @@ Waiting
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,24 +42,29 @@ from ..schedule.moves import Move, slots
 from ..schedule.schedule import Schedule, Step
 from .layout import LAYOUTS, Place, Shape
 from .program import (
+    AWAIT,
     COLUMNS,
     COMBINE,
     COPY,
     IRECV,
     ISEND,
+    LINE,
+    PUBLISH,
     RECV,
     SCRATCH,
     SEND,
+    SENDBUF,
     SENDRECV,
     WAIT,
     Program,
 )
+from .staging import Staged, Staging, stage
 
 SEGMENT = 1 << 19  # bytes; long messages are cut into segments no smaller than this
 SEGMENTS = 64  # and into no more of them than this, as far as MESSAGE allows
 WHOLE = 1 << 24  # bytes; within a node, messages from this size on are not cut (see above)
 MESSAGE = 1 << 30  # bytes; no message is larger, since MPI's counts are C ints
-WINDOW = 4  # segments of scratch used in turn
+AHEAD = 4  # segments of scratch used in turn
 ALIGNMENT = 64  # bytes
 
 
@@ -65,6 +78,21 @@ class Limits(NamedTuple):
 
 
 LIMITS = Limits()
+
+
+class Regions(NamedTuple):
+    """The parts of a node's window.
+
+    Attributes
+    ----------
+    numbers : mapping of int to int
+        Of each rank of the node, from 0.
+    stride : int
+        Bytes from the region of one rank to that of the next.
+    """
+
+    numbers: Mapping[int, int]
+    stride: int
 
 
 class Span(NamedTuple):
@@ -92,7 +120,9 @@ class Piece(NamedTuple):
         return sum(span.nbytes for span in self.spans)
 
 
-def lower(schedule: Schedule, shape: Shape, limits: Limits = LIMITS) -> Program:
+def lower(
+    schedule: Schedule, shape: Shape, limits: Limits = LIMITS, window: Regions | None = None
+) -> Program:
     """Lower the steps of the rank that `shape` is of.
 
     Parameters
@@ -103,25 +133,27 @@ def lower(schedule: Schedule, shape: Shape, limits: Limits = LIMITS) -> Program:
         Its counts, and the rank.
     limits : Limits
         Sizes of segments.
+    window : Regions, optional
+        Of the shared memory through which ranks of the node exchange; the program then never blocks in MPI.
 
     Returns
     -------
     Program
     """
-    lowering = _Lowering(schedule, shape, limits)
+    lowering = _Lowering(schedule, shape, limits, window)
     for step in schedule.steps(shape.rank):
         lowering.step(step)
     return lowering.finish()
 
 
 class _Lowering:
-    def __init__(self, schedule: Schedule, shape: Shape, limits: Limits) -> None:
+    def __init__(self, schedule: Schedule, shape: Shape, limits: Limits, window: Regions | None) -> None:
         self.layout = LAYOUTS[schedule.collective](shape)
         self.rank, self.itemsize, self.near, self.limits = shape.rank, shape.itemsize, shape.near, limits
         self.combines = COLLECTIVES[schedule.collective].reduces
         self.chunks, self.edges = schedule.chunks, self.layout.edges
         self.nbytes = self.edges[-1]
-        self.at_home = [False] * schedule.chunks  # which values are no longer where they began
+        self.places: dict[int, Place] = {}  # of the values that are no longer where they began
         self.held = self.layout.scratch  # where the schedule's own scratch vectors begin
         self.arriving = _aligned(self.held + schedule.vectors * self.nbytes)  # and incoming data
         self.scratch = self.held + schedule.vectors * self.nbytes
@@ -129,21 +161,39 @@ class _Lowering:
         self.sending: dict[int, tuple[Place, int]] = {}  # request: memory that it still reads
         self.receiving: set[int] = set()
         self.requests = 0
+        # Of shared memory; without a window nobody is on it
+        self.window = window
+        self.numbers = {} if window is None else window.numbers
+        self.stagings: dict[int, Staging] = {}
+        self.version: Counter[int] = Counter()
+        self.staged: set[tuple[int, int]] = set()  # slots and versions that are in the stage
+        self.awaited: Counter[int] = Counter()  # the step of each peer that was waited for
+        self.taken: Counter[int] = Counter()  # receives from each peer
+        self.number = 0  # of the step
+        if window is not None:
+            self.stagings = {
+                rank: stage(schedule, rank, window.numbers, self._length) for rank in window.numbers
+            }
+        self.own = self.stagings.get(shape.rank, Staging())
 
     def step(self, step: Step) -> None:
+        self.number += 1
         outgoing = [move for move in step if move.kind == "send"]
         incoming = [move for move in step if move.kind in ("recv", "reduce")]
+        self._publish([move for move in outgoing if move.peer in self.numbers])
         used = 0  # scratch of this step
         sends: list[tuple[int, Place, int]] = []
         for move in outgoing:
-            for spans in self._messages(move):
+            for spans in () if move.peer in self.numbers else self._messages(move):
                 place, used = self._packed(spans, used)
                 sends.append((move.peer, place, sum(span.nbytes for span in spans)))
-        pieces, window = self._incoming(incoming, [(place, nbytes) for _, place, nbytes in sends], used)
-        if len(sends) <= 1 and len(pieces) <= 1:
+        pieces, ahead = self._incoming(incoming, [(place, nbytes) for _, place, nbytes in sends], used)
+        if self.window is not None:
+            self._both(sends, pieces, incoming)
+        elif len(sends) <= 1 and len(pieces) <= 1:
             self._exchange(sends, pieces)
         else:
-            self._overlap(sends, pieces, window)
+            self._overlap(sends, pieces, ahead)
         for move in step:
             if move.kind in ("copy", "combine"):
                 self._local(move)
@@ -151,13 +201,104 @@ class _Lowering:
     def finish(self) -> Program:
         for chunk in range(self.chunks):
             if (end := self.layout.end(chunk)) is not None:
-                self._copy(end, self._value(chunk), self.edges[chunk + 1] - self.edges[chunk])
+                self._copy(end, self._value(chunk), self._length(chunk))
         for request in list(self.sending):
             self._wait_send(request)
         rows = np.zeros((len(self.rows), COLUMNS), np.int64)
         for i, row in enumerate(self.rows):
             rows[i, : len(row)] = row
-        return Program(rows, self.scratch, self.requests)
+        staged = max((staging.nbytes for staging in self.stagings.values()), default=0)
+        return Program(rows, self.scratch, self.requests, staged)
+
+    # -- shared memory -----------------------------------------------------------------------
+
+    def _publish(self, moves: list[Move]) -> None:
+        """Stage what goes to ranks of the node, and tell them."""
+        named = dict.fromkeys(slot for move in moves for slot in slots(move.chunks))
+        new = [slot for slot in named if (slot, self.version[slot]) not in self.staged]
+        for nbytes, place, value in self._merged(new, self._place_staged, self._value):
+            self._copy(place, value, nbytes)
+        self.staged.update((slot, self.version[slot]) for slot in new)
+        if any(self._length(slot) for slot in new):
+            self._emit(PUBLISH, *self._counter(self.rank), self.number)
+        self._settle_early(new)
+
+    def _both(self, sends: list[tuple[int, Place, int]], pieces: list[Piece], incoming: list[Move]) -> None:
+        """Post all messages; take what comes by either way in the order of the moves."""
+        posted = {id(piece): self._post(piece) for piece in pieces}
+        for peer, place, nbytes in sends:
+            self._send(peer, place, nbytes)
+        for move in incoming:
+            if move.peer in self.numbers:
+                self._read(move)
+                continue
+            for piece in pieces:
+                if piece.move is move:
+                    self._arrived(piece, posted[id(piece)])
+            self._settle(move)
+
+    def _read(self, move: Move) -> None:
+        """Receive from a rank of the node, without a copy."""
+        sent = self.stagings[move.peer].sends[self.rank][self.taken[move.peer]]
+        self.taken[move.peer] += 1
+        named = list(slots(move.chunks))
+        places = {slot: self._region(move.peer, staged) for slot, staged in zip(named, sent, strict=True)}
+        steps = [staged.step for slot, staged in zip(named, sent, strict=True) if self._length(slot)]
+        if steps and max(steps) > self.awaited[move.peer]:
+            self.awaited[move.peer] = max(steps)
+            self._emit(AWAIT, *self._counter(move.peer), max(steps), self.numbers[move.peer])
+        if move.kind == "reduce":
+            for nbytes, arrived, own, out in self._merged(
+                named, places.__getitem__, self._value, self._target
+            ):
+                left, right = (arrived, own) if move.peer < self.rank else (own, arrived)
+                self._combine(out, left, right, nbytes)
+            self._settle(move)
+        else:
+            self._settle(move)
+            self.places |= places
+        self._settle_early(named)
+
+    def _settle_early(self, named: Iterable[int]) -> None:
+        """Copy to its end what nothing will change any more, and what nobody waits for."""
+        final: dict[int, Place] = {}
+        for slot in named:
+            if slot < self.chunks and self.version[slot] == self.own.changes[slot]:
+                end, begin = self.layout.end(slot), self.layout.begin(slot)
+                key = slot, self.version[slot]
+                # in place, the end may be where another chunk's value still is
+                if end is None or (end != begin and end.base == begin.base):
+                    continue
+                if key not in self.own.versions or key in self.staged:
+                    final[slot] = end
+        for nbytes, end, value in self._merged(final, final.__getitem__, self._value):
+            self._copy(end, value, nbytes)
+        self.places |= final
+
+    def _place_staged(self, slot: int) -> Place:
+        return self._region(self.rank, self.own.versions[slot, self.version[slot]])
+
+    def _region(self, rank: int, staged: Staged) -> Place:
+        assert self.window is not None
+        return Place(staged.base, self.numbers[rank] * self.window.stride + staged.offset)
+
+    def _counter(self, rank: int) -> Place:
+        return self._region(rank, Staged(LINE, 0, 0))
+
+    def _merged(self, named: Iterable[int], *where: Callable[[int], Place]) -> Iterator[tuple[Any, ...]]:
+        """Join slots that follow each other in every memory that `where` names; give length and places."""
+        length = 0
+        start: tuple[Place, ...] = ()
+        for slot in named:
+            places = tuple(w(slot) for w in where)
+            if length and places == tuple(Place(p.base, p.offset + length) for p in start):
+                length += self._length(slot)
+                continue
+            if length:
+                yield length, *start
+            length, start = self._length(slot), places
+        if length:
+            yield length, *start
 
     # -- messages ----------------------------------------------------------------------------
 
@@ -177,21 +318,17 @@ class _Lowering:
             self._take(piece)
             self._settle(piece.move)
 
-    def _overlap(self, sends: list[tuple[int, Place, int]], pieces: list[Piece], window: int) -> None:
-        """Post `window` receives and all sends; combine segments as they come, and post the rest."""
-        posted = [self._post(piece) for piece in pieces[:window]]
+    def _overlap(self, sends: list[tuple[int, Place, int]], pieces: list[Piece], ahead: int) -> None:
+        """Post `ahead` receives and all sends; combine segments as they come, and post the rest."""
+        posted = [self._post(piece) for piece in pieces[:ahead]]
         for peer, place, nbytes in sends:
-            request = self._request()
-            self.sending[request] = (place, nbytes)
-            self._emit(ISEND, *place, nbytes, peer, request)
+            self._send(peer, place, nbytes)
         for i, piece in enumerate(pieces):
-            self._emit(WAIT, posted[i])
-            self.receiving.remove(posted[i])
-            self._take(piece)
+            self._arrived(piece, posted[i])
             if i + 1 == len(pieces) or pieces[i + 1].move is not piece.move:
                 self._settle(piece.move)
-            if i + window < len(pieces):
-                posted.append(self._post(pieces[i + window]))
+            if i + ahead < len(pieces):
+                posted.append(self._post(pieces[i + ahead]))
 
     def _post(self, piece: Piece) -> int:
         self._release(piece.landing, piece.nbytes)
@@ -199,6 +336,17 @@ class _Lowering:
         self.receiving.add(request)
         self._emit(IRECV, *piece.landing, piece.nbytes, piece.move.peer, request)
         return request
+
+    def _send(self, peer: int, place: Place, nbytes: int) -> None:
+        request = self._request()
+        self.sending[request] = (place, nbytes)
+        self._emit(ISEND, *place, nbytes, peer, request)
+
+    def _arrived(self, piece: Piece, request: int) -> None:
+        """Wait for a segment, and take it."""
+        self._emit(WAIT, request)
+        self.receiving.remove(request)
+        self._take(piece)
 
     def _messages(self, move: Move) -> Iterator[tuple[Span, ...]]:
         """Cut a move into messages; both sides cut it alike.
@@ -241,10 +389,10 @@ class _Lowering:
             chunks = set(slots(move.chunks))
             fresh = touched.isdisjoint(chunks)
             touched |= chunks
-            for spans in self._messages(move):
+            for spans in () if move.peer in self.numbers else self._messages(move):
                 parts.append((move, spans, self._direct(move, spans, leaving) if fresh else None))
         in_turn = (
-            len(parts) > WINDOW
+            len(parts) > AHEAD
             and len({move.peer for move in moves}) == 1
             and not self._overwrites(moves, leaving)
         )
@@ -254,23 +402,23 @@ class _Lowering:
         pieces = []
         for i, (move, spans, direct) in enumerate(parts):
             piece = Piece(
-                move, spans, direct or Place(SCRATCH, start + (i % WINDOW * stride if in_turn else used))
+                move, spans, direct or Place(SCRATCH, start + (i % AHEAD * stride if in_turn else used))
             )
             if not direct:
                 used += piece.nbytes
                 self.scratch = max(self.scratch, piece.landing.offset + piece.nbytes)
             pieces.append(piece)
-        return pieces, WINDOW if in_turn else len(parts)
+        return pieces, AHEAD if in_turn else len(parts)
 
     def _overwrites(self, moves: list[Move], leaving: list[tuple[Place, int]]) -> bool:
         """Whether taking in what comes must wait for a send of the same step."""
         spans = (self._span(run) for move in moves for run in move.chunks)
-        homes = [part for span in spans for part in self._parts(span, self._home)]
+        homes = [part for span in spans for part in self._parts(span, self._target)]
         return any(_overlap(home, nbytes, *memory) for nbytes, home in homes for memory in leaving)
 
     def _direct(self, move: Move, spans: tuple[Span, ...], leaving: list[tuple[Place, int]]) -> Place | None:
         """Where spans may be received so that they need not be moved; None if something is in the way."""
-        homes = [part for span in spans for part in self._parts(span, self._home)]
+        homes = [part for span in spans for part in self._parts(span, self._target)]
         if len(homes) != 1:
             return None
         nbytes, home = homes[0]
@@ -283,7 +431,7 @@ class _Lowering:
         """Do what the move says with a segment that has arrived."""
         base, offset = piece.landing
         for span in piece.spans:
-            for nbytes, own, home in self._parts(span, self._value, self._home):
+            for nbytes, own, home in self._parts(span, self._value, self._target):
                 arrived = Place(base, offset)
                 offset += nbytes
                 if piece.move.kind == "recv":
@@ -297,22 +445,31 @@ class _Lowering:
 
     def _value(self, slot: int) -> Place:
         """Where a slot's value is."""
-        if slot < self.chunks and not self.at_home[slot]:
-            return self.layout.begin(slot)
-        return self._home(slot)
+        if slot in self.places:
+            return self.places[slot]
+        return self.layout.begin(slot) if slot < self.chunks else self._home(slot)
+
+    def _target(self, slot: int) -> Place:
+        """Where a slot's next value is received and combined."""
+        staged = self.own.next(slot, self.version[slot] + 1)
+        return self._home(slot) if staged is None else self._region(self.rank, staged)
 
     def _home(self, slot: int) -> Place:
-        """Where a slot's value is received and combined."""
+        """Where a slot's value belongs on this rank."""
         if slot < self.chunks:
             return self.layout.home(slot)
         vector, chunk = divmod(slot, self.chunks)
         return Place(SCRATCH, self.held + (vector - 1) * self.nbytes + self.edges[chunk])
 
     def _settle(self, move: Move) -> None:
-        """The move is done: the values of its chunks are at home from now on."""
+        """The move is done: its chunks have their next value."""
         for slot in slots(move.chunks):
-            if slot < self.chunks:
-                self.at_home[slot] = True
+            self.places[slot] = self._target(slot)
+            self.version[slot] += 1
+
+    def _length(self, slot: int) -> int:
+        chunk = slot % self.chunks
+        return self.edges[chunk + 1] - self.edges[chunk]
 
     def _start(self, slot: int) -> int:
         """Where a slot begins in the vector and the scratch vectors that follow it."""
@@ -321,8 +478,7 @@ class _Lowering:
 
     def _span(self, run: tuple[int, int]) -> Span:
         last = run[1] - 1
-        length = self.edges[last % self.chunks + 1] - self.edges[last % self.chunks]
-        return Span(self._start(run[0]), self._start(last) + length)
+        return Span(self._start(run[0]), self._start(last) + self._length(last))
 
     def _parts(self, span: Span, *where: Callable[[int], Place]) -> Iterator[tuple]:
         """Cut a span so that each part is contiguous in every memory that `where` names.
@@ -351,13 +507,20 @@ class _Lowering:
     # -- instructions ------------------------------------------------------------------------
 
     def _local(self, move: Move) -> None:
-        for slot, source in zip(slots(move.chunks), slots(move.source), strict=True):
-            nbytes = self._span((slot, slot + 1)).nbytes
-            if move.kind == "copy":
-                self._copy(self._home(slot), self._value(source), nbytes)
-            elif nbytes:
-                self._combine(self._home(slot), self._value(slot), self._value(source), nbytes)
+        named, sources = list(slots(move.chunks)), list(slots(move.source))
+        values = [self._value(source) for source in sources]
+        for slot, value in zip(named, values, strict=True):
+            nbytes = self._length(slot)
+            if move.kind == "combine" and nbytes:
+                self._combine(self._target(slot), self._value(slot), value, nbytes)
+            elif self.window is None or value.base != SENDBUF:  # which nothing changes: no copy is needed
+                self._copy(self._target(slot), value, nbytes)
         self._settle(move)
+        if self.window is not None:
+            if move.kind == "copy":
+                sent = zip(named, values, strict=True)
+                self.places |= {slot: value for slot, value in sent if value.base == SENDBUF}
+            self._settle_early(named)
 
     def _copy(self, out: Place, source: Place, nbytes: int) -> None:
         if nbytes and out != source:

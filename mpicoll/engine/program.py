@@ -18,11 +18,14 @@ SEND = 4  # address, nbytes, peer
 SENDRECV = 5  # address, nbytes, peer (sent), address, nbytes, peer (received)
 COMBINE = 6  # out address, left address, right address, elements
 COPY = 7  # out address, source address, nbytes
+PUBLISH = 8  # address of the own counter, step
+AWAIT = 9  # address of a peer's counter, step, the peer's number on the node
 
 COLUMNS = 9
 
-# Bases
-SENDBUF, RECVBUF, SCRATCH = 0, 1, 2
+# Bases. Those of shared memory are of the first rank of the node; the offset says whose region it is.
+SENDBUF, RECVBUF, SCRATCH, LINE, STAGE = range(5)
+BASES = 5
 
 # Slots of the frame, the int64 array through which the interpreter finds everything else
 PROGRAM = 0  # address of the first instruction
@@ -34,12 +37,48 @@ BYTE = 5  # handle of MPI_BYTE
 TAG = 6
 REQUESTS = 7  # address of the request handles
 HANDLE_BYTES = 8  # their width
-STATUS = 9  # address of a status
+STATUS = 9  # address of a flag, and 8 bytes on of a status
 FUNCTIONS = 10  # addresses of the MPI functions, in the order of libmpi.FUNCTIONS
-SENT = 16  # the send buffer that the fast entry accepts: elements, bytes in one, address of the NumPy dtype
-RECEIVED = 19  # and the receive buffer
-NDARRAY = 22  # address of the type numpy.ndarray
-FRAME_LENGTH = 23
+TEST = 6  # the functions there that are no instructions
+PROBE = 7
+SENT = 18  # the send buffer that the fast entry accepts: elements, bytes in one, address of the NumPy dtype
+RECEIVED = 21  # and the receive buffer
+NDARRAY = 24  # address of the type numpy.ndarray
+NEXT = 25  # address of the frame that is tried where this one does not accept the arrays; 0 for none
+STRAND = 26  # the strand of a program that is not cut into blocks
+# Of a program over shared memory
+WINDOW = STRAND + BASES  # address of the window's state, see mpicoll.engine.blocks; 0 if there is none
+TABLE = WINDOW + 1  # address of the table of blocks
+BLOCKS = WINDOW + 2  # their number
+STRANDS = WINDOW + 3  # how many may be under way at once
+STRAND_TABLE = WINDOW + 4  # address of their strands
+STRAND_SCRATCH = WINDOW + 5  # bytes of scratch for each
+STRAND_REQUESTS = WINDOW + 6  # requests of each
+FRAME_LENGTH = WINDOW + 7
+
+# A row of the table of blocks
+BLOCK_PROGRAM = 0  # address of the first instruction
+BLOCK_LENGTH = 1  # number of instructions
+BLOCK_SHIFT = 2  # bytes that the block is into each buffer
+BLOCK_UNITS = 3  # units of the stage that it uses
+BLOCK_WORDS = 4
+
+# A strand: a block under way. Its first words are the addresses of the bases.
+ROW = BASES  # address of the next instruction
+STOP = BASES + 1  # and of what follows the last one
+COUNTER = BASES + 2  # what the counters say at the block's step 0
+STRAND_REQUEST = BASES + 3  # address of its request handles
+STRAND_TAG = BASES + 4
+START = BASES + 5  # where in the endless stage it begins, in units
+PEER = BASES + 6  # number on the node of the rank that it waits for
+STRAND_WORDS = BASES + 7
+
+TAGS = 16  # that blocks of a vector have in turn
+
+# A line of the window
+LINE_BYTES = 128  # two cache lines: processors fetch them in pairs
+PAYLOAD = 8  # bytes into the line, after the counter
+PAYLOAD_BYTES = 56
 
 
 class Program(NamedTuple):
@@ -52,8 +91,11 @@ class Program(NamedTuple):
         Bytes of scratch that it needs.
     requests : int
         Number of requests in flight at most.
+    staged : int
+        Bytes of stage that the rank of its node that uses most needs.
     """
 
     rows: np.ndarray
     scratch: int
     requests: int
+    staged: int = 0

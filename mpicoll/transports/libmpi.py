@@ -17,7 +17,16 @@ from mpi4py import MPI
 HANDLE_BYTES: int = MPI._sizeof(MPI.Request)
 STATUS_BYTES: int = max(64, MPI._sizeof(MPI.Status))
 
-FUNCTIONS = ("MPI_Irecv", "MPI_Isend", "MPI_Wait", "MPI_Recv", "MPI_Send", "MPI_Sendrecv")
+FUNCTIONS = (
+    "MPI_Irecv",
+    "MPI_Isend",
+    "MPI_Wait",
+    "MPI_Recv",
+    "MPI_Send",
+    "MPI_Sendrecv",
+    "MPI_Test",
+    "MPI_Iprobe",
+)
 
 
 def address(symbol: str) -> int:
