@@ -6,6 +6,8 @@ Both are called from Python on the same buffers and interleaved in one run, for 
     python benchmarks/side_by_side.py --collective all -n 4 --mpi .venv/mpich --mpi .venv/openmpi
     mpiexec -n 2 python benchmarks/side_by_side.py --collective bcast,reduce
 
+    python benchmarks/side_by_side.py --floor   # beside each rank's copy of its vector, all at the same time
+
 For each collective it prints native's median time over ours for each size, and their geometric mean; and, at
 the smallest size, the time of the reference engine over that of the compiled one. Where what we choose
 by ourselves is the native collective, the figure has an asterisk. The means of all come last, one row a
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 DTYPE, OP = "float64", "SUM"
+FLOOR = "copy"
 
 
 def main() -> int:
@@ -54,6 +57,9 @@ def main() -> int:
     parser.add_argument("--algorithms", default="auto", help="names with commas between (default: auto)")
     parser.add_argument(
         "--min-time", type=float, default=0.2, help="seconds for each at each size (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--floor", action="store_true", help="compare the first algorithm with a copy of the vector, too"
     )
     parser.add_argument("--json", metavar="FILE", help="add the records to a file")
     parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)  # started by another of these
@@ -125,10 +131,12 @@ def algorithms(
 
     names = options.algorithms
     calls = run.competitors(world, names, OP, collective=collective)
+    if options.floor:
+        calls[FLOOR] = copy
     found: list[records.Record] = []
     refused: dict[str, str] = {}
     show("")
-    show(line(collective, names))
+    show(line(collective, [*names, f"{names[0]} time/copy"] if options.floor else names))
     for rows, refusals in run.benchmark(
         world,
         calls,
@@ -140,16 +148,28 @@ def algorithms(
         min_time=options.min_time,
     ):
         nbytes = rows[0]["size"]
+        ratios = {row["algorithm"]: row["ratio"] for row in rows}
+        rows = [
+            row for row in rows if row["algorithm"] != FLOOR
+        ]  # no collective, so nothing is right or wrong
         cells = {row["algorithm"]: "wrong" if row["wrong"] else f"{row['ratio']:.2f}" for row in rows}
         if "auto" in cells and auto_is_native(world, collective, nbytes):
             cells["auto"] += "*"
-        show(line(words.format_size(nbytes) if nbytes else "-", [cells.get(name, "-") for name in names]))
+        shown = [cells.get(name, "-") for name in names]
+        if options.floor:
+            shown += [f"{ratios[FLOOR] / ratios[names[0]]:.2f}"] if names[0] in ratios else ["-"]
+        show(line(words.format_size(nbytes) if nbytes else "-", shown))
         found += rows
         refused |= {name: reason for name, _, reason in refusals}
     show(line("mean", [mean(row for row in found if row["algorithm"] == name) for name in names]))
     for reason in refused.values():
         show(f"# {reason}")
     return found
+
+
+def copy(send: np.ndarray, recv: np.ndarray) -> None:
+    """Copy a vector: nothing that gives every rank a result is faster."""
+    np.copyto(recv, send)
 
 
 def engines(

@@ -15,7 +15,7 @@ from .calls import Call
 from .engine import compiled, ring
 from .engine.lowering import Limits
 from .engine.program import TAGS
-from .engine.window import GONE, Window, allocate
+from .engine.window import GONE, Window, allocate, alone
 from .plan import Plan, Workspace, bind
 from .progress import Queue
 from .schedule.collectives import COLLECTIVES
@@ -77,7 +77,7 @@ class Context:
         self._threaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.queue = Queue(self._threaded, self._show)
         self._queues = weakref.WeakSet([self.queue])
-        self._tags = itertools.cycle(range(TAGS * len(COLLECTIVES), TAGS_OF_MPI))
+        self._tags = itertools.cycle(range(TAGS * len(COLLECTIVES), TAGS_OF_MPI, TAGS))
 
     def _agreed(self, engine: str) -> str:
         """Settle with all ranks what they must not decide differently."""
@@ -141,12 +141,16 @@ class Context:
             node: Any = self.comm.Split(number, self.rank)
             asked = self.environment.get(selection.STAGING, selection.AUTO)
             staging = None if asked == selection.AUTO else int(asked)
-            window = allocate(node, self.comm, staging, self.environment.get("MPICOLL_WAIT", "auto"))
+            window = allocate(node, self.comm, staging, self.environment.get(selection.WAIT, selection.AUTO))
             if window is not None and staging is None:
                 ring.choose(window, node)
             node.Free()
             self._window = (window,)
         return self._window[0]
+
+    def alone(self) -> Window:
+        """Give a window for blocks that are only sent."""
+        return alone(len(self.near), self.environment.get(selection.WAIT, selection.AUTO))
 
     def fail(self, what: str, code: int) -> NoReturn:
         """Raise what an answer of the interpreter means; end the job where a rank of the node has ended."""

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from .context import Context
 
 
-BLOCK = 1 << 17  # bytes of a vector that are a block
+BLOCK = 1 << 17  # bytes of a vector that are a block, where it goes over shared memory only
+LONG_BLOCK = 1 << 19  # and where there are messages
+STREAM = 48 << 20  # bytes; the results of longer vectors do not stay in a cache
 RING = 32  # units of the shortest ring that may be chosen
 
 
@@ -156,7 +158,7 @@ def _transport(context: "Context", call: Call, parameters: dict[str, Any], troub
     if asked == selection.SHARED and trouble:
         raise ValueError(f"{call.collective}: transport 'shared' given, but {trouble}")
     if asked == selection.AUTO and not trouble:
-        asked = context.environment.get("MPICOLL_TRANSPORT", asked)
+        asked = context.environment.get(selection.TRANSPORT, asked)
     return asked
 
 
@@ -208,17 +210,23 @@ def bind(
     if context.engine == "compiled" and (reduction is None or reduction.compiled):
         kernel = 0 if reduction is None or reduction.kernel is None else reduction.kernel.address
         fail = partial(context.fail, f"{call.collective} by {choice.algorithm}")
+        numbers = {rank: number for number, rank in enumerate(sorted(context.near))}
         window = context.window() if choice.transport == selection.SHARED else None
+        if (
+            window is None
+            and len(context.nodes) > 1
+            and not call.counted
+            and call.own_bytes >= 2 * LONG_BLOCK
+        ):
+            numbers, window = {context.rank: 0}, context.alone()
         if window is None:
             programs = [(lower(schedule, shape, context.limits), 0)]
-            run = compiled.Compiled(programs, context.comm, tag, kernel, workspace.cell, fail)
         else:
-            numbers = {rank: number for number, rank in enumerate(sorted(context.near))}
-            regions = Regions(numbers, window.stride)
             nbytes = block_bytes(context, call, algorithm, parameters, window.units)
+            regions = Regions(numbers, window.stride, call.own_bytes >= STREAM)
             lowered = cache(lambda part: lower(schedule, part, context.limits, regions))
             programs = [(lowered(part), shift) for part, shift in cut(call.collective, shape, nbytes)]
-            run = compiled.Compiled(programs, context.comm, tag, kernel, workspace.cell, fail, window.state)
+        run = compiled.Compiled(programs, context.comm, tag, kernel, workspace.cell, fail, window)
         return Plan(schedule, run, run.address, partial(workspace.reserve, run.scratch))
     combine = _moves_only if reduction is None else reduction.combine()
 
@@ -237,7 +245,8 @@ def block_bytes(
     """
     own = parameters_of(algorithm, call, parameters)
     sent = float(algorithm.cost(context.size, nodes=context.nodes, **own)[1])
-    return max(64, min(BLOCK, int(min(units, RING) * UNIT // 2 // max(sent, 1)) // 64 * 64))
+    longest = BLOCK if len(context.nodes) == 1 else LONG_BLOCK
+    return max(64, min(longest, int(min(units, RING) * UNIT // 2 // max(sent, 1)) // 64 * 64))
 
 
 def _check(context: "Context", call: Call, name: str, parameters: dict[str, Any]) -> None:

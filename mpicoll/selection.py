@@ -18,10 +18,10 @@ NATIVE = "native"
 AUTO = "auto"
 MESSAGE, SHARED = "message", "shared"  # transports
 
-STAGING = "MPICOLL_STAGING"
+STAGING, WAIT, TRANSPORT = "MPICOLL_STAGING", "MPICOLL_WAIT", "MPICOLL_TRANSPORT"
 SETTINGS = {  # of the environment, and their values
-    "MPICOLL_TRANSPORT": (AUTO, MESSAGE, SHARED),
-    "MPICOLL_WAIT": (AUTO, "spin", "yield", "sleep"),
+    TRANSPORT: (AUTO, MESSAGE, SHARED),
+    WAIT: (AUTO, "spin", "yield", "sleep"),
     STAGING: (AUTO,),
 }
 
@@ -160,6 +160,8 @@ TABLE = {
         Row(128 << 10, 2, "recursive_doubling"),
         Row(64 << 10, 4, "recursive_doubling"),
         Row(16 << 10, ANY, "recursive_doubling"),
+        Row(1 << 20, ANY, "recursive_halving_doubling"),
+        Row(ANY, 16, "ring"),
         Row(ANY, ANY, "recursive_halving_doubling"),
     ],
     "alltoall": [
@@ -201,32 +203,45 @@ def near(upto: float, ranks: float, algorithm: str, **parameters: Any) -> Row:
     return Row(upto, ranks, algorithm, SHARED, tuple(parameters.items()))
 
 
-# Where all ranks share memory
+_LONG_NATIVE = [Row(ANY, 8, NATIVE)]
+
+# Where all ranks share memory: from runs on 2 ranks with a core each, and on 4 ranks on 2 cores. Two ranks read
+# whole vectors of each other while those are short, which saves a step, and again where they are so long that
+# results go past the caches. In between long vectors are faster by MPI's own copy from process to process.
 ON_A_NODE = {
-    "allgather": [near(ANY, ANY, "direct")],
+    "allgather": [near(1 << 20, 2, "direct"), Row(ANY, 2, NATIVE), near(8 << 20, 8, "direct"), *_LONG_NATIVE],
     "allreduce": [
-        near(32 << 10, 2, "recursive_doubling"),
-        near(8 << 10, 16, "direct_gather"),
+        near(128 << 10, 2, "recursive_doubling"),
+        near(16 << 20, 2, "direct"),
+        Row(48 << 20, 2, "recursive_halving_doubling"),
+        near(ANY, 2, "recursive_doubling"),
+        near(16 << 10, 8, "direct_gather"),
+        near(2 << 10, ANY, "direct_gather"),
         near(ANY, ANY, "direct"),
     ],
-    "alltoall": [near(ANY, ANY, "direct")],
-    "barrier": [near(ANY, ANY, "dissemination")],
+    "alltoall": [near(256 << 10, ANY, "pairwise"), *_LONG_NATIVE, near(ANY, ANY, "pairwise")],
+    "barrier": [Row(ANY, 8, NATIVE), near(ANY, ANY, "dissemination")],
     "bcast": [near(ANY, ANY, "binomial")],
     "exscan": [near(ANY, ANY, "recursive_doubling")],
     "gather": [near(ANY, ANY, "linear")],
-    "reduce": [near(ANY, ANY, "binomial")],
-    "reduce_scatter": [near(ANY, ANY, "direct")],
+    "reduce": [near(ANY, 2, "binomial"), near(256 << 10, 8, "circulant"), near(ANY, ANY, "binomial")],
+    "reduce_scatter": [near(1 << 20, ANY, "recursive_halving"), near(ANY, ANY, "direct")],
     "scan": [near(ANY, ANY, "recursive_doubling")],
-    "scatter": [near(ANY, ANY, "linear")],
+    "scatter": [near(1 << 20, ANY, "linear"), *_LONG_NATIVE, near(ANY, ANY, "linear")],
 }
 
-# Where some do
+# Where some do: from an emulated cluster of 2 hosts with 4 ranks each. The leaders of all nodes drive the
+# network at once where what it carries takes longer than a message's start.
 ON_NODES = {
+    "allgather": [near(ANY, ANY, "two_level")],
     "allreduce": [
         near(4 << 10, ANY, "two_level", leaders=1, inter="recursive_doubling"),
         near(64 << 10, ANY, "two_level", inter="recursive_doubling"),
         near(ANY, ANY, "two_level", inter="ring"),
     ],
+    "barrier": [near(ANY, ANY, "two_level")],
+    "bcast": [near(ANY, ANY, "two_level")],
+    "reduce": [near(ANY, ANY, "two_level")],
 }
 
 

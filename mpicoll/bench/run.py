@@ -8,6 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from .. import Communicator
+from ..selection import AUTO
 from .forms import FORMS
 from .measure import Call, measure
 from .records import NATIVE, Record, record
@@ -48,7 +49,7 @@ def competitors(
     calls: dict[str, Call] = {NATIVE: partial(getattr(world, form.method), **fixed)}
     for label in algorithms:
         name, parameters = parse_algorithm(label)
-        chosen = {**fixed, "algorithm": name, **parameters}
+        chosen = {**fixed, **({} if name == AUTO else {"algorithm": name}), **parameters}
         calls[label] = partial(getattr(ours, form.method), **chosen)
         calls[label].prepare = partial(getattr(ours, f"{form.method}_init"), **chosen)  # type: ignore[attr-defined]
     return calls

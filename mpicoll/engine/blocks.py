@@ -9,7 +9,7 @@ from numba.extending import register_jitable
 
 from . import program as p
 from . import window as w
-from .instructions import combine, copy, post
+from .instructions import combine, combine_stream, copy, post, stream
 from .intrinsics import call_test, load, load_acquire, load_int, relax, store, store_release
 
 WAITS = -1
@@ -21,24 +21,25 @@ def execute_blocks(frame, sendbuf, recvbuf):
     window, blocks, strands = load(frame, p.WINDOW), load(frame, p.BLOCKS), load(frame, p.STRANDS)
     oldest, following, rounds, gone = 0, 0, 0, -1
     while oldest < blocks:
-        moved, peer = False, -1
-        if following < blocks and following - oldest < strands:
-            peer = _begin(frame, window, following, sendbuf, recvbuf)
-            if peer == -1:
-                following += 1
-                moved = True
-        for block in range(oldest, following):
+        before = oldest + following
+        following, peer = _fill(frame, window, oldest, following, sendbuf, recvbuf)
+        moved = oldest + following != before
+        block = oldest
+        while block < following:
             strand = _strand(frame, block)
             row = load(strand, p.ROW)
-            code = _advance(frame, window, strand)
+            next_strand = _strand(frame, block + 1) if block + 1 < following else 0
+            code = _advance(frame, window, strand, next_strand)
             if code > 0:
                 return code
             moved = moved or load(strand, p.ROW) != row
-        while oldest < following and _done(_strand(frame, oldest)):
-            oldest += 1
-            moved = True
-            at = load(window, w.POSITION) if oldest == following else load(_strand(frame, oldest), p.START)
-            w.finish(window, at)
+            if block == oldest and _done(strand):
+                oldest += 1
+                moved = True
+                at = load(window, w.POSITION) if oldest == following else load(next_strand, p.START)
+                w.finish(window, at)
+                following, peer = _fill(frame, window, oldest, following, sendbuf, recvbuf)
+            block += 1
         if moved:
             rounds, gone = 0, -1
             continue
@@ -53,6 +54,17 @@ def execute_blocks(frame, sendbuf, recvbuf):
         if rounds % w.LOOKS == 0 and peer >= 0 and w.ended(window, peer):
             gone = peer
     return 0
+
+
+@register_jitable
+def _fill(frame, window, oldest, following, sendbuf, recvbuf):
+    """Begin blocks while there are strands for them: which follows, and the rank that it waits for, or -1."""
+    while following < load(frame, p.BLOCKS) and following - oldest < load(frame, p.STRANDS):
+        peer = _begin(frame, window, following, sendbuf, recvbuf)
+        if peer >= 0:
+            return following, peer
+        following += 1
+    return following, -1
 
 
 @register_jitable
@@ -91,8 +103,11 @@ def _begin(frame, window, number, sendbuf, recvbuf):
 
 
 @register_jitable
-def _advance(frame, window, strand):
-    """Go on with a strand: 0 when it is done, WAITS, or an MPI error."""
+def _advance(frame, window, strand, other):
+    """Go on with a strand: 0 when it is done, WAITS, or an MPI error.
+
+    Where the strand of the next block, `other` unless that is 0, is to copy, it may do that, too.
+    """
     kernel, requests, tag = load(frame, p.KERNEL), load(strand, p.STRAND_REQUEST), load(strand, p.STRAND_TAG)
     patience = load(window, w.PATIENCE) // load(frame, p.STRANDS)
     row, stop, counter = load(strand, p.ROW), load(strand, p.STOP), load(strand, p.COUNTER)
@@ -110,6 +125,14 @@ def _advance(frame, window, strand):
             combine(kernel, strand, row)
         elif instruction == p.COPY:
             copy(strand, row)
+        elif instruction == p.STREAM:
+            stream(strand, row)
+        elif instruction == p.COMBINE_STREAM:
+            copies = other != 0 and not _done(other) and load(load(other, p.ROW), 0) == p.COPY
+            copied = load(other, p.ROW) if copies else 0
+            combine_stream(kernel, load(frame, p.PIECE), strand, row, other, copied)
+            if copies:
+                store(other, p.ROW, copied + 8 * p.COLUMNS)
         elif instruction == p.WAIT:
             code = _test(frame, requests + load(row, 1) * load(frame, p.HANDLE_BYTES))
             store(strand, p.PEER, -1)

@@ -13,7 +13,7 @@ from ..kernels.compiling import entry
 from ..transports import libmpi
 from . import interpreter
 from . import program as p
-from .window import UNIT
+from .window import UNIT, Window
 
 STRANDS = 2  # blocks under way at once
 STRANDS_OF_MESSAGES = 8  # and where messages to other nodes take their time
@@ -37,8 +37,8 @@ class Compiled:
         Holds the address of scratch.
     fail : callable
         Raises what an answer of :func:`run` other than 0 means.
-    window : ndarray of int64, optional
-        State of the node's window. Without, there is one program.
+    window : Window, optional
+        The node's, for blocks. Without, there is one program.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class Compiled:
         kernel: int,
         workspace: np.ndarray,
         fail: Callable[[int], NoReturn],
-        window: np.ndarray | None = None,
+        window: Window | None = None,
     ) -> None:
         first = programs[0][0]
         self._programs, self._fail = programs, fail
@@ -79,12 +79,14 @@ class Compiled:
         frame[p.NDARRAY] = id(np.ndarray)
         if window is not None:
             self._window, self._table = window, np.zeros((len(programs), p.BLOCK_WORDS), np.int64)
+            self._piece = np.zeros(p.PIECE_BYTES + ALIGNMENT, np.uint8)
+            frame[p.PIECE] = -(-self._piece.ctypes.data // ALIGNMENT) * ALIGNMENT
             self._strands = np.zeros((strands, p.STRAND_WORDS), np.int64)
             for row, (program, shift) in zip(self._table, programs, strict=True):
                 units = max(1, -(-program.staged // UNIT))
                 row[:] = program.rows.ctypes.data, len(program.rows), shift, units
             frame[p.WINDOW], frame[p.TABLE], frame[p.BLOCKS] = (
-                window.ctypes.data,
+                window.state.ctypes.data,
                 self._table.ctypes.data,
                 len(programs),
             )

@@ -18,6 +18,8 @@ intrinsic: Any = numba.extending.intrinsic
 _WORD = ir.IntType(64)
 _INT = ir.IntType(32)
 _POINTER = ir.IntType(8).as_pointer()
+LINE = 64  # bytes in a cache line
+_LINE = ir.VectorType(_WORD, LINE // 8)
 _RELAX = {"x86_64": ("llvm.x86.sse2.pause", []), "aarch64": ("llvm.aarch64.isb", [ir.Constant(_INT, 15)])}
 
 
@@ -108,6 +110,40 @@ def copy_bytes(typingctx, out, source, nbytes):
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def stream_lines(typingctx, out, source, nbytes):
+    """Copy whole lines to aligned memory past the caches, which the result would only push others out of.
+
+    The stores are seen in no particular order until :func:`fence`.
+    """
+
+    def codegen(context, builder, signature, arguments):
+        out, source = (builder.inttoptr(a, _LINE.as_pointer()) for a in arguments[:2])
+        hint = builder.module.add_metadata([ir.Constant(_INT, 1)])
+        lines = builder.udiv(arguments[2], ir.Constant(_WORD, LINE))
+        with cgutils.for_range(builder, lines) as loop:
+            line = builder.load(builder.gep(source, [loop.index]), align=1)
+            builder.store(line, builder.gep(out, [loop.index]), align=LINE).set_metadata("nontemporal", hint)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def fence(typingctx):
+    """Let everything that was streamed be seen before what is written from here on."""
+
+    def codegen(context, builder, signature, arguments):
+        if platform.machine() == "x86_64":  # where LLVM makes nothing of a release fence
+            function = ir.FunctionType(ir.VoidType(), [])
+            builder.call(cgutils.get_or_insert_function(builder.module, function, "llvm.x86.sse.sfence"), [])
+        else:
+            builder.fence("release")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
 
 
 def _caller(result: ir.Type, numba_result: types.Type, arity: int) -> Any:

@@ -45,16 +45,20 @@ from .program import (
     AWAIT,
     COLUMNS,
     COMBINE,
+    COMBINE_STREAM,
     COPY,
     IRECV,
     ISEND,
     LINE,
+    PIECE_BYTES,
     PUBLISH,
     RECV,
+    RECVBUF,
     SCRATCH,
     SEND,
     SENDBUF,
     SENDRECV,
+    STREAM,
     WAIT,
     Program,
 )
@@ -89,10 +93,13 @@ class Regions(NamedTuple):
         Of each rank of the node, from 0.
     stride : int
         Bytes from the region of one rank to that of the next.
+    stream : bool
+        Whether results are too long to stay in a cache, and go past it.
     """
 
     numbers: Mapping[int, int]
     stride: int
+    stream: bool = False
 
 
 class Span(NamedTuple):
@@ -525,11 +532,21 @@ class _Lowering:
     def _copy(self, out: Place, source: Place, nbytes: int) -> None:
         if nbytes and out != source:
             self._release(out, nbytes)
-            self._emit(COPY, *out, *source, nbytes)
+            instruction = STREAM if self._streams(out, source) else COPY
+            self._emit(instruction, *out, *source, nbytes)
 
     def _combine(self, out: Place, left: Place, right: Place, nbytes: int) -> None:
         self._release(out, nbytes)
-        self._emit(COMBINE, *out, *left, *right, nbytes // self.itemsize)
+        operands = *out, *left, *right, nbytes // self.itemsize
+        if self._streams(out, left, right) and self.itemsize <= PIECE_BYTES:
+            self._emit(COMBINE_STREAM, *operands, self.itemsize)
+        else:
+            self._emit(COMBINE, *operands)
+
+    def _streams(self, out: Place, *operands: Place) -> bool:
+        """Whether what is written to the receive buffer is not read again there."""
+        streaming = self.window is not None and self.window.stream
+        return streaming and out.base == RECVBUF and all(place.base != RECVBUF for place in operands)
 
     def _release(self, place: Place, nbytes: int) -> None:
         """Wait for the sends that still read memory that is about to be overwritten."""

@@ -20,6 +20,8 @@ COMBINE = 6  # out address, left address, right address, elements
 COPY = 7  # out address, source address, nbytes
 PUBLISH = 8  # address of the own counter, step
 AWAIT = 9  # address of a peer's counter, step, the peer's number on the node
+STREAM = 10  # as COPY, past the caches
+COMBINE_STREAM = 11  # as COMBINE, and the bytes in an element; the result goes past the caches
 
 COLUMNS = 9
 
@@ -54,7 +56,11 @@ STRANDS = WINDOW + 3  # how many may be under way at once
 STRAND_TABLE = WINDOW + 4  # address of their strands
 STRAND_SCRATCH = WINDOW + 5  # bytes of scratch for each
 STRAND_REQUESTS = WINDOW + 6  # requests of each
-FRAME_LENGTH = WINDOW + 7
+PIECE = WINDOW + 7  # address of memory for a piece of a result on its way past the caches
+FRAME_LENGTH = WINDOW + 8
+
+PIECE_BYTES = 1 << 12
+TURN_BYTES = 1 << 10  # of one instruction before it is another's turn
 
 # A row of the table of blocks
 BLOCK_PROGRAM = 0  # address of the first instruction
@@ -78,7 +84,7 @@ TAGS = 16  # that blocks of a vector have in turn
 # A line of the window
 LINE_BYTES = 128  # two cache lines: processors fetch them in pairs
 PAYLOAD = 8  # bytes into the line, after the counter
-PAYLOAD_BYTES = 56
+PAYLOAD_BYTES = 120
 
 
 class Program(NamedTuple):

@@ -6,13 +6,15 @@ it is depends on where the ranks are.
 """
 
 import logging
+from collections.abc import Iterator
 from time import perf_counter
 from typing import NoReturn
 
 import numpy as np
 from mpi4py import MPI
 
-from ..schedule import find
+from ..schedule import Schedule, recv, send
+from ..schedule.moves import Move
 from . import window as w
 from .compiled import Compiled
 from .cutting import cut
@@ -21,40 +23,46 @@ from .lowering import Regions, lower
 
 logger = logging.getLogger("mpicoll")
 
-NBYTES = 1 << 21  # of each rank, in all
-BLOCK = 1 << 17  # bytes of all ranks' vectors together
+NBYTES = 1 << 20  # that each rank stages for its neighbour at a time
 TIMES = 3
+NEARLY = 1.05  # times the best is good enough for a shorter one, which leaves more of the caches to others
 
 
 def choose(window: w.Window, node: MPI.Intracomm) -> None:
-    """Measure an all-gather with a quarter, half and all of the stage; keep the fastest. Collective."""
-    all_units = window.units
-    candidates = [units for units in (all_units // 4, all_units // 2, all_units) if units >= w.LEAST]
-    if node.size == 1 or len(candidates) < 2:
+    """Measure a quarter, half and all of the stage, and keep to the fastest. Collective; about 10 ms."""
+    candidates = [window.units // 4, window.units // 2, window.units]
+    if node.size == 1 or candidates[0] < w.LEAST:
         return
-    nbytes = NBYTES // node.size
-    send, recv = np.ones(nbytes, np.uint8), np.zeros(nbytes * node.size, np.uint8)
-    schedule = find("allgather", "direct").schedule(node.size)
-    counts = (nbytes,) * node.size
-    shape = Shape(node.rank, node.size, 0, schedule.chunks, counts, 1, False, frozenset(range(node.size)))
-    regions = Regions({number: number for number in range(node.size)}, window.stride)
-    parts = list(cut("allgather", shape, BLOCK))
-    programs = {part: lower(schedule, part, window=regions) for part in {part for part, _ in parts}}
-    blocks = [(programs[part], shift) for part, shift in parts]
-    run = Compiled(blocks, node, 0, 0, np.zeros(1, np.int64), _fail, window.state)
+    run = _shift(window, node)
+    sent, received = np.ones(NBYTES, np.uint8), np.zeros(NBYTES, np.uint8)
     seconds = []
     for units in candidates:
         window.state[w.UNITS] = units
         samples = []
-        for _ in range(TIMES):
-            node.Barrier()
+        for _ in range(units * w.UNIT // NBYTES + TIMES):  # once all around, and some more
             begin = perf_counter()
-            run(send.ctypes.data, recv.ctypes.data)
+            run(sent.ctypes.data, received.ctypes.data)
             samples.append(perf_counter() - begin)
         node.Barrier()
-        seconds.append(node.allreduce(min(samples), op=MPI.MAX))
-    window.state[w.UNITS] = candidates[seconds.index(min(seconds))]
-    logger.debug("stage of %d units chosen; %s took %s s", window.state[w.UNITS], candidates, seconds)
+        seconds.append(node.allreduce(min(samples[-TIMES:]), op=MPI.MAX))
+    enough = next(i for i, time in enumerate(seconds) if time <= NEARLY * min(seconds))
+    window.state[w.UNITS] = candidates[enough]
+    logger.debug("stages of %s units took %s s: %d", candidates, seconds, window.state[w.UNITS])
+
+
+def _shift(window: w.Window, node: MPI.Intracomm) -> Compiled:
+    """Make a program in which each rank stages a vector for its right neighbour."""
+
+    def steps(rank: int) -> Iterator[tuple[Move, ...]]:
+        yield send((rank + 1) % node.size, 0), recv((rank - 1) % node.size, 0)
+
+    schedule = Schedule("allreduce", "shift", node.size, 1, steps)
+    numbers = {number: number for number in range(node.size)}
+    shape = Shape(node.rank, node.size, 0, 1, (NBYTES,), 1, False, frozenset(numbers))
+    block, _ = next(cut("allreduce", shape, w.UNIT))
+    program = lower(schedule, block, window=Regions(numbers, window.stride))
+    blocks = [(program, begin) for begin in range(0, NBYTES, w.UNIT)]
+    return Compiled(blocks, node, 0, 0, np.zeros(1, np.int64), _fail, window)
 
 
 def _fail(code: int) -> NoReturn:

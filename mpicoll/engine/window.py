@@ -74,8 +74,8 @@ NAP = 50_000  # ns
 NEVER = 1 << 62
 WAITS = {  # rounds before yielding, before sleeping, and patience
     "spin": (1 << 14, NEVER, 64),  # a core for each rank
-    "yield": (4, 1 << 14, 4),
-    "sleep": (4, 64, 4),
+    "yield": (0, 1 << 14, 2),
+    "sleep": (0, 64, 2),
 }
 
 
@@ -127,9 +127,28 @@ def allocate(node: MPI.Intracomm, nodes: MPI.Intracomm, staging: int | None, wai
     if made is None:
         return None
     available = set().union(*node.allgather(cores()))
-    if wait == "auto":
-        wait = "spin" if node.size <= len(available) else "yield"
-    return Window(node, *made, wait)
+    return Window(node, *made, chosen(wait, node.size, len(available)))
+
+
+def alone(ranks: int, wait: str) -> Window:
+    """Make the window of a rank that shares it with nobody, for blocks that are only sent; local.
+
+    Parameters
+    ----------
+    ranks : int
+        Of the node, which share its cores.
+    wait : str
+        As for :func:`allocate`.
+    """
+    memory = np.zeros(STAGE_BEGIN, np.uint8)  # nothing is staged
+    return Window(MPI.COMM_SELF, memory, LINES, chosen(wait, ranks, len(cores())))
+
+
+def chosen(wait: str, ranks: int, available: int) -> str:
+    """Choose how to wait, by the ranks on so many cores, where it is not said."""
+    if wait != "auto":
+        return wait
+    return "spin" if ranks <= available else "yield"
 
 
 def _libc(symbol: str) -> int:
