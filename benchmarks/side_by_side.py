@@ -149,17 +149,15 @@ def algorithms(
     ):
         nbytes = rows[0]["size"]
         ratios = {row["algorithm"]: row["ratio"] for row in rows}
-        rows = [
-            row for row in rows if row["algorithm"] != FLOOR
-        ]  # no collective, so nothing is right or wrong
-        cells = {row["algorithm"]: "wrong" if row["wrong"] else f"{row['ratio']:.2f}" for row in rows}
+        ours = [row for row in rows if row["algorithm"] != FLOOR]  # which has no result that could be wrong
+        cells = {row["algorithm"]: "wrong" if row["wrong"] else f"{row['ratio']:.2f}" for row in ours}
         if "auto" in cells and auto_is_native(world, collective, nbytes):
             cells["auto"] += "*"
         shown = [cells.get(name, "-") for name in names]
         if options.floor:
             shown += [f"{ratios[FLOOR] / ratios[names[0]]:.2f}"] if names[0] in ratios else ["-"]
         show(line(words.format_size(nbytes) if nbytes else "-", shown))
-        found += rows
+        found += ours
         refused |= {name: reason for name, _, reason in refusals}
     show(line("mean", [mean(row for row in found if row["algorithm"] == name) for name in names]))
     for reason in refused.values():

@@ -205,9 +205,9 @@ def near(upto: float, ranks: float, algorithm: str, **parameters: Any) -> Row:
 
 _LONG_NATIVE = [Row(ANY, 8, NATIVE)]
 
-# Where all ranks share memory: from runs on 2 ranks with a core each, and on 4 ranks on 2 cores. Two ranks read
-# whole vectors of each other while those are short, which saves a step, and again where they are so long that
-# results go past the caches. In between long vectors are faster by MPI's own copy from process to process.
+# Where all ranks share memory: from runs on 2 ranks with a core each, and on 4 ranks on 2 cores. Two ranks
+# read whole vectors of each other while those are short, which saves a step, and again where they are so long
+# that results go past the caches. Just below that MPI's own copy from process to process is faster.
 ON_A_NODE = {
     "allgather": [near(1 << 20, 2, "direct"), Row(ANY, 2, NATIVE), near(8 << 20, 8, "direct"), *_LONG_NATIVE],
     "allreduce": [

@@ -18,7 +18,7 @@ WAITS = -1
 @register_jitable
 def execute_blocks(frame, sendbuf, recvbuf):
     """Run a program over shared memory: as `execute`, with GONE less a rank's number as another result."""
-    window, blocks, strands = load(frame, p.WINDOW), load(frame, p.BLOCKS), load(frame, p.STRANDS)
+    window, blocks = load(frame, p.WINDOW), load(frame, p.BLOCKS)
     oldest, following, rounds, gone = 0, 0, 0, -1
     while oldest < blocks:
         before = oldest + following

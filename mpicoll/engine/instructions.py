@@ -36,9 +36,9 @@ def stream(bases, row):
 def combine_stream(kernel, piece, bases, row, others, other):
     """Carry out COMBINE_STREAM, a piece that stays in the first cache at a time.
 
-    In between it carries out a COPY of another block, if there is one: `others` is the address of that block's
-    bases, and `other` that of its row, or 0. So the processor waits for what a peer has written and for what
-    is in memory at the same time.
+    In between it carries out a COPY of another block, if there is one: `others` is the address of that
+    block's bases, and `other` that of its row, or 0. So the processor waits for what a peer has written and
+    for what is in memory at the same time.
     """
     out, left, right = address(bases, row, 1), address(bases, row, 3), address(bases, row, 5)
     elements, itemsize = load(row, 7), load(row, 8)
