@@ -40,6 +40,9 @@ def main() -> int:
     options = parser.parse_args()
     world, wrong = MPI.COMM_WORLD, 0
     nodes = topology.nodes(world)
+    if len(nodes) < 2:
+        show("against_bound: all ranks are on one host, expected several; see emulated_cluster.py")
+        return 2
     bandwidth = between(world, nodes[0][0], nodes[-1][0])
     hosts = len(nodes)
     show(f"{world.size} ranks on {hosts} hosts, {bandwidth / 1e6:.1f} MB/s from host to host")

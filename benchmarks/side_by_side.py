@@ -64,6 +64,8 @@ def main() -> int:
     parser.add_argument("--json", metavar="FILE", help="add the records to a file")
     parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)  # started by another of these
     options = parser.parse_args()
+    if options.floor and options.collective not in ("allreduce", ["allreduce"]):
+        parser.error("--floor is for the all-reduce")
     options.algorithms = options.algorithms.split(",")
     options.sizes = words.parse_sizes(
         options.sizes or ("8:64Mi:x4" if len(options.collective) == 1 else "8:16Mi:x4")

@@ -5,6 +5,7 @@ import itertools
 import sys
 import warnings
 import weakref
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,6 +17,7 @@ from .engine import compiled, ring
 from .engine.lowering import Limits
 from .engine.program import TAGS
 from .engine.window import GONE, Window, allocate, alone
+from .launch import cores
 from .plan import Plan, Workspace, bind
 from .progress import Queue
 from .schedule.collectives import COLLECTIVES
@@ -141,12 +143,18 @@ class Context:
             node: Any = self.comm.Split(number, self.rank)
             asked = self.environment.get(selection.STAGING, selection.AUTO)
             staging = None if asked == selection.AUTO else int(asked)
-            window = allocate(node, self.comm, staging, self.environment.get(selection.WAIT, selection.AUTO))
+            wait = self.environment.get(selection.WAIT, selection.AUTO)
+            window = allocate(node, self.comm, staging, wait, cores())
             if window is not None and staging is None:
-                ring.choose(window, node)
+                ring.choose(window, node, partial(self.fail, "the measurement of shared memory"))
             node.Free()
             self._window = (window,)
         return self._window[0]
+
+    @property
+    def shares(self) -> bool:
+        """Whether there is memory for the node's window, as far as was tried."""
+        return self._window != (None,)
 
     def alone(self) -> Window:
         """Give a window for blocks that are only sent."""
@@ -186,7 +194,8 @@ class Context:
             ]:
                 del self.frames[quick]
                 self.visible.pop(quick, None)
-                self.sums.clear()
+            self.sums.drop(forgotten.frame)
+            self._show(self.queue.idle)
         return plan
 
     def choose(self, question: tuple, choice: selection.Choice) -> None:
@@ -224,10 +233,10 @@ class Context:
         """Free the private duplicate, after what was started."""
         for queue in list(self._queues):
             queue.close()
+        self.sums.clear()  # before the frames go
         self.plans.clear()
         self.frames.clear()
         self.visible.clear()
-        self.sums.clear()
         self._window = None
         if not self.closed:
             self.comm.Free()

@@ -13,9 +13,10 @@ from .engine.cutting import cut
 from .engine.layout import Shape
 from .engine.lowering import Regions, lower
 from .engine.program import TAGS
-from .engine.window import UNIT
+from .engine.window import RING, UNIT, Window
 from .schedule import Algorithm, Schedule, find
 from .schedule.collectives import COLLECTIVES
+from .selection import AUTO
 
 if TYPE_CHECKING:
     from .context import Context
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 BLOCK = 1 << 17  # bytes of a vector that are a block, where it goes over shared memory only
 LONG_BLOCK = 1 << 19  # and where there are messages
 STREAM = 48 << 20  # bytes; the results of longer vectors do not stay in a cache
-RING = 32  # units of the shortest ring that may be chosen
+ELEMENT = 1 << 12  # bytes; longer elements need not fit into a stage
 
 
 class Workspace:
@@ -102,32 +103,34 @@ def decide(context: "Context", call: Call, algorithm: str, parameters: dict[str,
     """
     if not isinstance(algorithm, str):
         raise TypeError(f"{call.collective}: algorithm {algorithm!r} given, expected a name")
+    given = {name: value for name, value in parameters.items() if (name, value) != ("transport", AUTO)}
+    parameters = {name: value for name, value in given.items() if name != "transport"}
     reduction = call.reduction
     if call.unsuited and (reduction is None or call.holes):
         if algorithm not in (selection.AUTO, selection.NATIVE):
-            given = call.unsuited.removeprefix("not plain: ")
-            raise TypeError(f"{call.collective}: {given} given, {algorithm} takes plain host memory")
-        return _native(call, selection.Choice(selection.NATIVE, call.unsuited), parameters)
+            memory = call.unsuited.removeprefix("not plain: ")
+            raise TypeError(f"{call.collective}: {memory} given, {algorithm} takes plain host memory")
+        return _native(call, selection.Choice(selection.NATIVE, call.unsuited), given)
     average = reduction is not None and reduction.average
     trouble = _keeps_from_sharing(context, call)
-    transport = _transport(context, call, parameters, trouble)
+    transport = _transport(context, call, given.get("transport", AUTO), trouble)
     asked = selection.Asked(
         call.collective,
         call.nbytes,
         context.size,
         commutative=reduction is None or reduction.commutative,
         counted=call.counted,
-        native=not average,
+        native=not average and "transport" not in given,
         nodes=context.size if trouble or transport == selection.MESSAGE else len(context.nodes),
     )
     choice = selection.choose(asked, algorithm, context.environment)
     if choice.algorithm == selection.NATIVE:
         if average:
             raise ValueError(f"{call.collective}: AVG is not an op of MPI's, native cannot serve it")
-        return _native(call, choice, parameters)
+        return _native(call, choice, given)
     if call.unsuited and not choice.asked:
-        return _native(call, selection.Choice(selection.NATIVE, call.unsuited), parameters)
-    parameters = dict(choice.parameters) | {k: v for k, v in parameters.items() if k != "transport"}
+        return _native(call, selection.Choice(selection.NATIVE, call.unsuited), given)
+    parameters = dict(choice.parameters) | parameters
     try:
         _check(context, call, choice.algorithm, parameters)
     except ValueError as error:
@@ -143,16 +146,17 @@ def _keeps_from_sharing(context: "Context", call: Call) -> str:
     """Say why a call cannot go over shared memory; the same on all ranks, "" where it can."""
     if max(map(len, context.nodes)) == 1:
         return "every rank is on a node of its own"
-    if call.counted:
+    if call.counted and call.collective in ("alltoall", "gather", "scatter"):
         return "not every rank knows the lengths of all blocks"
+    if call.itemsize > ELEMENT:
+        return f"its elements are longer than {ELEMENT} bytes"
     if context.engine != "compiled" or not (call.reduction is None or call.reduction.compiled):
         return "the reference engine sends messages"
     return ""
 
 
-def _transport(context: "Context", call: Call, parameters: dict[str, Any], trouble: str) -> str:
+def _transport(context: "Context", call: Call, asked: Any, trouble: str) -> str:
     """Give the transport that the call or the environment asks for."""
-    asked = parameters.get("transport", selection.AUTO)
     if asked not in (selection.AUTO, selection.MESSAGE, selection.SHARED):
         raise ValueError(f"{call.collective}: transport {asked!r} given, expected auto, message or shared")
     if asked == selection.SHARED and trouble:
@@ -188,8 +192,11 @@ def bind(
     tag : int, optional
         Of its messages, for a plan that runs at the same time as others; it has its own scratch, too.
     """
+    reduction = call.reduction
+    compiles = context.engine == "compiled" and (reduction is None or reduction.compiled)
+    numbers, window = _window(context, call, choice) if compiles else ({}, None)
     algorithm, parameters = find(call.collective, choice.algorithm), dict(choice.parameters)
-    schedule = schedule_of(context, call, algorithm, parameters)
+    schedule = schedule_of(context, call, algorithm, parameters, window is not None)
     shape = Shape(
         rank=context.rank,
         size=context.size,
@@ -206,47 +213,52 @@ def bind(
     workspace = context.workspace if tag is None else Workspace()
     if tag is None:  # what another collective has left under way can then not be taken for this one's
         tag = TAGS * list(COLLECTIVES).index(call.collective)
-    reduction = call.reduction
-    if context.engine == "compiled" and (reduction is None or reduction.compiled):
-        kernel = 0 if reduction is None or reduction.kernel is None else reduction.kernel.address
-        fail = partial(context.fail, f"{call.collective} by {choice.algorithm}")
-        numbers = {rank: number for number, rank in enumerate(sorted(context.near))}
-        window = context.window() if choice.transport == selection.SHARED else None
-        if (
-            window is None
-            and len(context.nodes) > 1
-            and not call.counted
-            and call.own_bytes >= 2 * LONG_BLOCK
-        ):
-            numbers, window = {context.rank: 0}, context.alone()
-        if window is None:
-            programs = [(lower(schedule, shape, context.limits), 0)]
-        else:
-            nbytes = block_bytes(context, call, algorithm, parameters, window.units)
-            regions = Regions(numbers, window.stride, call.own_bytes >= STREAM)
-            lowered = cache(lambda part: lower(schedule, part, context.limits, regions))
-            programs = [(lowered(part), shift) for part, shift in cut(call.collective, shape, nbytes)]
-        run = compiled.Compiled(programs, context.comm, tag, kernel, workspace.cell, fail, window)
-        return Plan(schedule, run, run.address, partial(workspace.reserve, run.scratch))
-    combine = _moves_only if reduction is None else reduction.combine()
+    if not compiles:
+        combine = _moves_only if reduction is None else reduction.combine()
 
-    def execute(sendbuf: int, recvbuf: int) -> None:
-        reference.execute(schedule, shape, context.comm, combine, sendbuf, recvbuf, tag)
+        def execute(sendbuf: int, recvbuf: int) -> None:
+            reference.execute(schedule, shape, context.comm, combine, sendbuf, recvbuf, tag)
 
-    return Plan(schedule, execute)
+        return Plan(schedule, execute)
+
+    if window is None:
+        programs = [(lower(schedule, shape, context.limits), 0)]
+    else:
+        nbytes = _block_bytes(context, call, algorithm, parameters, window)
+        regions = Regions(numbers, window.stride, call.own_bytes >= STREAM)
+        lowered = cache(lambda part: lower(schedule, part, context.limits, regions))
+        programs = [(lowered(part), shift) for part, shift in cut(call.collective, shape, nbytes)]
+    kernel = 0 if reduction is None or reduction.kernel is None else reduction.kernel.address
+    fail = partial(context.fail, f"{call.collective} by {choice.algorithm}")
+    run = compiled.Compiled(programs, context.comm, tag, kernel, workspace.cell, fail, window)
+    return Plan(schedule, run, run.address, partial(workspace.reserve, run.scratch))
 
 
-def block_bytes(
-    context: "Context", call: Call, algorithm: Algorithm, parameters: dict[str, Any], units: int
+def _window(context: "Context", call: Call, choice: selection.Choice) -> tuple[dict[int, int], Window | None]:
+    """Give the window in which a call's blocks run, and the ranks that share it; none for whole messages."""
+    if choice.transport == selection.SHARED and (window := context.window()) is not None:
+        return {rank: number for number, rank in enumerate(sorted(context.near))}, window
+    if len(context.nodes) > 1 and not call.counted and call.own_bytes >= 2 * LONG_BLOCK:
+        return {context.rank: 0}, context.alone()
+    return {}, None
+
+
+def _block_bytes(
+    context: "Context", call: Call, algorithm: Algorithm, parameters: dict[str, Any], window: Window
 ) -> int:
     """Choose how long the blocks of a vector are, the same on all ranks.
 
-    No rank stages more than it sends, so by the algorithm's cost two blocks fit into a stage of 2 MiB.
+    No rank stages more than it sends, so by the algorithm's cost two blocks fit into the shortest ring.
     """
-    own = parameters_of(algorithm, call, parameters)
+    own = parameters_of(algorithm, call, parameters, _longest(context))
     sent = float(algorithm.cost(context.size, nodes=context.nodes, **own)[1])
-    longest = BLOCK if len(context.nodes) == 1 else LONG_BLOCK
-    return max(64, min(longest, int(min(units, RING) * UNIT // 2 // max(sent, 1)) // 64 * 64))
+    room = min(window.units, RING) * UNIT // 2
+    return max(64, min(_longest(context), int(room // max(sent, 1)) // 64 * 64))
+
+
+def _longest(context: "Context") -> int:
+    """Give the most bytes that a block has."""
+    return BLOCK if len(context.nodes) == 1 else LONG_BLOCK
 
 
 def _check(context: "Context", call: Call, name: str, parameters: dict[str, Any]) -> None:
@@ -273,15 +285,23 @@ def _moves_only(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     raise AssertionError("a schedule that only moves data combines nothing")
 
 
-def schedule_of(context: "Context", call: Call, algorithm: Algorithm, parameters: dict[str, Any]) -> Schedule:
-    """Give the schedule of a call; raise ValueError if the algorithm has none for it."""
-    parameters = parameters_of(algorithm, call, parameters)
+def schedule_of(
+    context: "Context", call: Call, algorithm: Algorithm, parameters: dict[str, Any], blocks: bool = False
+) -> Schedule:
+    """Give the schedule of a call, or of each of its blocks; raise ValueError if the algorithm has none."""
+    parameters = parameters_of(algorithm, call, parameters, _longest(context) if blocks else None)
     return algorithm.schedule(context.size, nodes=context.nodes, **parameters)
 
 
-def parameters_of(algorithm: Algorithm, call: Call, parameters: dict[str, Any]) -> dict[str, Any]:
-    """Give the parameters of an algorithm's schedule: the caller's, and what follows from the call."""
+def parameters_of(
+    algorithm: Algorithm, call: Call, parameters: dict[str, Any], most: int | None = None
+) -> dict[str, Any]:
+    """Give the parameters of an algorithm's schedule: the caller's, and what follows from the call.
+
+    With `most`, the vector runs in blocks of no more bytes than that.
+    """
     inner = parameters.get("inter")
     if algorithm.pipelined or (inner and find(call.collective, inner).pipelined):
-        parameters = selection.pipeline(call.nbytes or 0) | parameters
+        nbytes = call.nbytes or 0
+        parameters = selection.pipeline(nbytes if most is None else min(nbytes, most)) | parameters
     return parameters | {"root": call.root} if algorithm.rooted else parameters

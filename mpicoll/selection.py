@@ -18,6 +18,7 @@ NATIVE = "native"
 AUTO = "auto"
 MESSAGE, SHARED = "message", "shared"  # transports
 
+LEAST, MOST = 1 << 18, 1 << 23  # bytes of a rank's stage
 STAGING, WAIT, TRANSPORT = "MPICOLL_STAGING", "MPICOLL_WAIT", "MPICOLL_TRANSPORT"
 SETTINGS = {  # of the environment, and their values
     TRANSPORT: (AUTO, MESSAGE, SHARED),
@@ -101,11 +102,13 @@ def choose(what: Asked, algorithm: str, environment: Mapping[str, str]) -> Choic
     named = environment.get(variable, AUTO)
     if named != AUTO and not (what.counted and named != NATIVE and find(what.collective, named).transit):
         return Choice(named, f"asked for by {variable}", True)
-    for table in (ON_A_NODE if what.nodes == 1 else ON_NODES if 1 < what.nodes < what.size else {}, TABLE):
+    some = 1 < what.nodes < what.size
+    for table in (ON_A_NODE if what.nodes == 1 else ON_NODES if some else {}, TABLE):
         for row in table.get(what.collective, []):
             if row.fits(what):
-                reason = f"built-in table{row.where}: {row}"
-                return Choice(row.algorithm, reason, False, row.transport, row.parameters)
+                transport = SHARED if some else row.transport
+                reason = f"built-in table{' for ranks that share memory' * (transport == SHARED)}: {row}"
+                return Choice(row.algorithm, reason, False, transport, row.parameters)
     raise AssertionError(what)
 
 
@@ -117,11 +120,6 @@ class Row(NamedTuple):
     algorithm: str
     transport: str = MESSAGE
     parameters: tuple[tuple[str, Any], ...] = ()
-
-    @property
-    def where(self) -> str:
-        """What the row is for, in words."""
-        return " for ranks that share memory" if self.transport == SHARED else ""
 
     def fits(self, what: Asked) -> bool:
         """Whether the row is for such a call, and its algorithm can serve it."""
@@ -254,8 +252,10 @@ def environment() -> dict[str, str]:
 def check_environment(variables: Mapping[str, str]) -> None:
     """Raise ValueError for a setting with a value that it does not have."""
     for name, values in SETTINGS.items():
-        if (given := variables.get(name, AUTO)) not in values and not (name == STAGING and given.isdigit()):
-            expected = ", ".join(values) + " or bytes" * (name == STAGING)
+        given = variables.get(name, AUTO)
+        stage = name == STAGING and given.isascii() and given.isdigit() and LEAST <= int(given) <= MOST
+        if given not in values and not stage:
+            expected = ", ".join(values) + f", or {LEAST} to {MOST} bytes" * (name == STAGING)
             raise ValueError(f"{name}: {given!r} given, expected {expected}")
 
 

@@ -126,12 +126,18 @@ class Calling(MPI.Intracomm):
     ) -> "Persistent | MPI.Prequest":
         """Make a collective that runs again and again on the same buffers."""
         call, choice = self._decided(build, arguments, algorithm, parameters)
+        if parameters.get("transport") == selection.SHARED:
+            raise ValueError(f"{method}: transport 'shared' given, persistent collectives send messages")
         context = self._connected()
         if choice.algorithm == selection.NATIVE:
             if statistics.active is not None:
                 _record(method, call, choice, perf_counter())
             return getattr(MPI.Intracomm, method)(self, *call.native, info)
         tag, queue = context.aside()
+        if parameters.get("transport") == selection.SHARED:
+            raise ValueError(
+                f"{call.collective}: transport 'shared' given, persistent collectives send messages"
+            )
         choice = choice._replace(transport=selection.MESSAGE)  # ranks may start several in any order
         plan = bind(context, call, choice, tag)
         run = partial(_run, plan, method, call, choice)

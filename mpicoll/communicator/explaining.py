@@ -78,7 +78,7 @@ def explain(comm: "Calling", collective: str, nbytes: int, **question: Any) -> s
         f"  cost: {steps:.4g} steps; a rank sends {sent:.4g} vectors, {sent * nbytes:.0f} bytes",
     ]
     reference = context.engine == "reference" or bool(call.unsuited)
-    shared = chosen.transport == selection.SHARED
+    shared = chosen.transport == selection.SHARED and context.shares
     over = "messages" if not shared else "shared memory" + ", between nodes messages" * (nodes > 1)
     lines.append(f"  engine: {'reference' if reference else 'compiled'}, over {over}")
     if call.before:

@@ -78,22 +78,24 @@ class Compiled:
             frame[p.FUNCTIONS + i] = libmpi.address(function)
         frame[p.NDARRAY] = id(np.ndarray)
         if window is not None:
-            self._window, self._table = window, np.zeros((len(programs), p.BLOCK_WORDS), np.int64)
-            self._piece = np.zeros(p.PIECE_BYTES + ALIGNMENT, np.uint8)
-            frame[p.PIECE] = -(-self._piece.ctypes.data // ALIGNMENT) * ALIGNMENT
-            self._strands = np.zeros((strands, p.STRAND_WORDS), np.int64)
-            for row, (program, shift) in zip(self._table, programs, strict=True):
-                units = max(1, -(-program.staged // UNIT))
-                row[:] = program.rows.ctypes.data, len(program.rows), shift, units
-            frame[p.WINDOW], frame[p.TABLE], frame[p.BLOCKS] = (
-                window.state.ctypes.data,
-                self._table.ctypes.data,
-                len(programs),
-            )
-            frame[p.STRANDS], frame[p.STRAND_TABLE] = strands, self._strands.ctypes.data
-            frame[p.STRAND_SCRATCH], frame[p.STRAND_REQUESTS] = self.scratch // strands, max(requests, 1)
+            self._set_blocks(window, strands, max(requests, 1))
         self._dtypes: list[np.dtype] = []
         self.address: int = frame.ctypes.data
+
+    def _set_blocks(self, window: Window, strands: int, requests: int) -> None:
+        """Tell the frame of the window, the blocks, and what each strand has."""
+        frame = self._frame
+        self._window, self._table = window, np.zeros((len(self._programs), p.BLOCK_WORDS), np.int64)
+        for row, (program, shift) in zip(self._table, self._programs, strict=True):
+            units = max(1, -(-program.staged // UNIT))
+            row[:] = program.rows.ctypes.data, len(program.rows), shift, units
+        self._strands = np.zeros((strands, p.STRAND_WORDS), np.int64)
+        self._piece = np.zeros(p.PIECE_BYTES + ALIGNMENT, np.uint8)
+        frame[p.WINDOW] = window.state.ctypes.data
+        frame[p.TABLE], frame[p.BLOCKS] = self._table.ctypes.data, len(self._table)
+        frame[p.STRANDS], frame[p.STRAND_TABLE] = strands, self._strands.ctypes.data
+        frame[p.STRAND_SCRATCH], frame[p.STRAND_REQUESTS] = self.scratch // strands, requests
+        frame[p.PIECE] = -(-self._piece.ctypes.data // ALIGNMENT) * ALIGNMENT
 
     def accept(self, send: np.ndarray | None, recv: np.ndarray | None) -> None:
         """Let :func:`run` take arrays like these, whose dtypes stay alive: the frame has their addresses."""
@@ -119,31 +121,32 @@ class Chain:
 
     def __init__(self) -> None:
         self._anchor = np.zeros(p.FRAME_LENGTH, np.int64)
-        self._first: list[int] = []
+        self._frames: list[int] = []
         self.address: int = self._anchor.ctypes.data
 
     def add(self, frame: int) -> None:
         """Add a frame, and forget the first one where there are too many."""
-        self.drop(frame)
-        self._first = [frame, *self._first][:CHAIN]
-        for one, following in pairwise([*self._first, 0]):
-            ctypes.c_int64.from_address(one + 8 * p.NEXT).value = following
+        self._link([frame, *(other for other in self._frames if other != frame)][:CHAIN])
 
     def drop(self, frame: int) -> None:
-        """Forget a frame, and those that were added before it."""
-        if frame in self._first:
-            self._first = self._first[: self._first.index(frame)]
-            for one in [self._anchor.ctypes.data, *self._first][-1:]:
-                ctypes.c_int64.from_address(one + 8 * p.NEXT).value = 0
+        """Forget a frame, before it goes."""
+        self._link([other for other in self._frames if other != frame])
 
     def clear(self) -> None:
         """Forget all frames."""
-        self._first = []
-        self.show(False)
+        self._link([])
+
+    def _link(self, frames: list[int]) -> None:
+        """Let each frame lead to the next, and those that are no longer there to none."""
+        following = dict.fromkeys(self._frames, 0) | dict(pairwise([*frames, 0]))
+        for frame, other in following.items():
+            ctypes.c_int64.from_address(frame + 8 * p.NEXT).value = other
+        self._frames = frames
+        self._anchor[p.NEXT] = 0  # until it is shown again
 
     def show(self, visible: bool) -> None:
         """Lead to the frames, or to none."""
-        self._anchor[p.NEXT] = self._first[0] if visible and self._first else 0
+        self._anchor[p.NEXT] = self._frames[0] if visible and self._frames else 0
 
 
 @functools.cache

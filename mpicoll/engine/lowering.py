@@ -399,7 +399,8 @@ class _Lowering:
             for spans in () if move.peer in self.numbers else self._messages(move):
                 parts.append((move, spans, self._direct(move, spans, leaving) if fresh else None))
         in_turn = (
-            len(parts) > AHEAD
+            self.window is None  # with one, all are posted at once: a block is short
+            and len(parts) > AHEAD
             and len({move.peer for move in moves}) == 1
             and not self._overwrites(moves, leaving)
         )

@@ -1,8 +1,8 @@
 """The instructions that a schedule is lowered to, and the frame that a program runs in.
 
 A program is an int64 array with one instruction a row. Memory is named by one of the bases (the
-send buffer, the receive buffer, scratch) and an offset in bytes, so a program serves every call of
-its count and dtype.
+send buffer, the receive buffer, scratch, and of shared memory a line and the stage) and an offset in
+bytes, so a program serves every call of its count and dtype.
 """
 
 from typing import NamedTuple
@@ -49,7 +49,7 @@ NDARRAY = 24  # address of the type numpy.ndarray
 NEXT = 25  # address of the frame that is tried where this one does not accept the arrays; 0 for none
 STRAND = 26  # the strand of a program that is not cut into blocks
 # Of a program over shared memory
-WINDOW = STRAND + BASES  # address of the window's state, see mpicoll.engine.blocks; 0 if there is none
+WINDOW = STRAND + BASES  # address of the window's state, see mpicoll.engine.window; 0 if there is none
 TABLE = WINDOW + 1  # address of the table of blocks
 BLOCKS = WINDOW + 2  # their number
 STRANDS = WINDOW + 3  # how many may be under way at once

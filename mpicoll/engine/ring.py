@@ -6,7 +6,7 @@ it is depends on where the ranks are.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import NoReturn
 
@@ -28,12 +28,12 @@ TIMES = 3
 NEARLY = 1.05  # times the best is good enough for a shorter one, which leaves more of the caches to others
 
 
-def choose(window: w.Window, node: MPI.Intracomm) -> None:
+def choose(window: w.Window, node: MPI.Intracomm, fail: Callable[[int], NoReturn]) -> None:
     """Measure a quarter, half and all of the stage, and keep to the fastest. Collective; about 10 ms."""
-    candidates = [window.units // 4, window.units // 2, window.units]
-    if node.size == 1 or candidates[0] < w.LEAST:
+    candidates = [units for units in (window.units // 4, window.units // 2, window.units) if units >= w.RING]
+    if node.size == 1 or len(candidates) < 2:
         return
-    run = _shift(window, node)
+    run = _shift(window, node, fail)
     sent, received = np.ones(NBYTES, np.uint8), np.zeros(NBYTES, np.uint8)
     seconds = []
     for units in candidates:
@@ -46,11 +46,11 @@ def choose(window: w.Window, node: MPI.Intracomm) -> None:
         node.Barrier()
         seconds.append(node.allreduce(min(samples[-TIMES:]), op=MPI.MAX))
     enough = next(i for i, time in enumerate(seconds) if time <= NEARLY * min(seconds))
-    window.state[w.UNITS] = candidates[enough]
+    window.shorten(candidates[enough])
     logger.debug("stages of %s units took %s s: %d", candidates, seconds, window.state[w.UNITS])
 
 
-def _shift(window: w.Window, node: MPI.Intracomm) -> Compiled:
+def _shift(window: w.Window, node: MPI.Intracomm, fail: Callable[[int], NoReturn]) -> Compiled:
     """Make a program in which each rank stages a vector for its right neighbour."""
 
     def steps(rank: int) -> Iterator[tuple[Move, ...]]:
@@ -62,8 +62,4 @@ def _shift(window: w.Window, node: MPI.Intracomm) -> Compiled:
     block, _ = next(cut("allreduce", shape, w.UNIT))
     program = lower(schedule, block, window=Regions(numbers, window.stride))
     blocks = [(program, begin) for begin in range(0, NBYTES, w.UNIT)]
-    return Compiled(blocks, node, 0, 0, np.zeros(1, np.int64), _fail, window)
-
-
-def _fail(code: int) -> NoReturn:
-    raise MPI.Exception(code)
+    return Compiled(blocks, node, 0, 0, np.zeros(1, np.int64), fail, window)

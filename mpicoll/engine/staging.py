@@ -47,8 +47,6 @@ class Staging:
         The same by slot and version; a slot's value at first is version 0, each change gives the next.
     changes : mapping of int to int
         How often each slot is changed.
-    steps : list of int
-        The steps in which something is published.
     nbytes : int
         Bytes of stage that are used.
     """

@@ -17,13 +17,13 @@ Using a stage again
 """
 
 import ctypes
+import os
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 from numba.extending import register_jitable
 
-from ..launch import cores
 from ..transports import shared
 from . import program as p
 from .intrinsics import (
@@ -42,6 +42,7 @@ from .intrinsics import (
 UNIT = 1 << 16  # bytes
 LINES = 128  # no fewer than units: then a line is free when the units of its block are
 LEAST = 4  # units; with fewer there is no window
+RING = 32  # units: of a longer stage no shorter ring is used, and blocks are made to fit into it twice
 STRIDE = 1 << 20  # more than any schedule has steps
 STAGE_BEGIN = 5 * 4096  # bytes into a region, after the lines
 
@@ -73,7 +74,7 @@ GONE = -2  # less a rank's number: the answer where it has ended
 NAP = 50_000  # ns
 NEVER = 1 << 62
 WAITS = {  # rounds before yielding, before sleeping, and patience
-    "spin": (1 << 14, NEVER, 64),  # a core for each rank
+    "spin": (16, NEVER, 64),  # a core for each rank, that something else may want, too
     "yield": (0, 1 << 14, 2),
     "sleep": (0, 64, 2),
 }
@@ -93,7 +94,7 @@ class Window:
     """
 
     def __init__(self, node: MPI.Intracomm, memory: Any, units: int, wait: str) -> None:
-        self._memory, self._processes = memory, shared.processes(node)
+        self._memory, self._number, self._processes = memory, node.rank, shared.processes(node)
         self._interval = np.array([0, NAP], np.int64)  # a struct timespec
         self.units, self.stride = units, STAGE_BEGIN + units * UNIT
         self.state = state = np.zeros(STATE_LENGTH, np.int64)
@@ -104,8 +105,16 @@ class Window:
         state[INTERVAL], state[PROCESSES] = self._interval.ctypes.data, self._processes.ctypes.data
         state[ANY_SOURCE], state[ANY_TAG] = MPI.ANY_SOURCE, MPI.ANY_TAG
 
+    def shorten(self, units: int) -> None:
+        """Use a ring of so many units from now on, and give the rest of the stage back."""
+        self.state[UNITS] = units
+        end = self._number * self.stride + STAGE_BEGIN + units * UNIT
+        shared.give_back(self._memory, end, (self.units - units) * UNIT)
 
-def allocate(node: MPI.Intracomm, nodes: MPI.Intracomm, staging: int | None, wait: str) -> Window | None:
+
+def allocate(
+    node: MPI.Intracomm, nodes: MPI.Intracomm, staging: int | None, wait: str, cores: set[int]
+) -> Window | None:
     """Make the window of a node. Collective over all nodes.
 
     Parameters
@@ -116,6 +125,8 @@ def allocate(node: MPI.Intracomm, nodes: MPI.Intracomm, staging: int | None, wai
         Bytes of stage for each rank; None for the most.
     wait : str
         How to wait: ``"spin"``, ``"yield"``, ``"sleep"``; or ``"auto"``, by the ranks for each core.
+    cores : set of int
+        That this rank may run on.
 
     Returns
     -------
@@ -126,7 +137,7 @@ def allocate(node: MPI.Intracomm, nodes: MPI.Intracomm, staging: int | None, wai
     made = shared.allocate(node, nodes, STAGE_BEGIN, UNIT, LEAST, 1 << (most.bit_length() - 1))
     if made is None:
         return None
-    available = set().union(*node.allgather(cores()))
+    available = set().union(*node.allgather(cores))
     return Window(node, *made, chosen(wait, node.size, len(available)))
 
 
@@ -141,7 +152,7 @@ def alone(ranks: int, wait: str) -> Window:
         As for :func:`allocate`.
     """
     memory = np.zeros(STAGE_BEGIN, np.uint8)  # nothing is staged
-    return Window(MPI.COMM_SELF, memory, LINES, chosen(wait, ranks, len(cores())))
+    return Window(MPI.COMM_SELF, memory, LINES, chosen(wait, ranks, os.cpu_count() or 1))
 
 
 def chosen(wait: str, ranks: int, available: int) -> str:

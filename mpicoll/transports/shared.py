@@ -5,11 +5,12 @@ of it however they end. MPI's own shared windows would do, but whether something
 is killed depends on the library, as does what happens where there is no room.
 """
 
+import contextlib
 import logging
 import mmap
 import os
+import select
 import tempfile
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -54,20 +55,29 @@ def allocate(
         )
     if units < least:
         return None
-    nbytes = node.size * (fixed + units * unit)
+    part = fixed + units * unit
     memory, trouble = None, ""
-    path = node.bcast(_create(nbytes) if node.rank == 0 else "")
+    path = node.bcast(_create(node.size * part) if node.rank == 0 else "")
     try:
         with open(path, "r+b") as file:
-            memory = mmap.mmap(file.fileno(), nbytes)
+            # each rank its own part, near it; memory that is not there would show as a signal when touched
+            os.posix_fallocate(file.fileno(), node.rank * part, part)
+            memory = mmap.mmap(file.fileno(), node.size * part)
     except (OSError, ValueError) as error:
-        trouble = f"{path or FOLDER} cannot be mapped on rank {nodes.rank}: {error}"
+        trouble = f"{path or FOLDER} cannot be used on rank {nodes.rank}: {error}"
     troubles = [text for text in nodes.allgather(trouble) if text]
     if node.rank == 0 and path:
         os.unlink(path)
     if troubles and nodes.rank == 0:
         logger.warning("messages instead of shared memory: %s", troubles[0])
     return None if troubles or memory is None else (memory, units)
+
+
+def give_back(memory: mmap.mmap, begin: int, nbytes: int) -> None:
+    """Give memory back that will not be used, in whole pages; it stays mapped."""
+    if nbytes and hasattr(mmap, "MADV_REMOVE"):
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_REMOVE, begin, nbytes)
 
 
 def _room(ranks: int, fixed: int, unit: int, most: int) -> int:
@@ -81,18 +91,13 @@ def _room(ranks: int, fixed: int, unit: int, most: int) -> int:
 
 
 def _create(nbytes: int) -> str:
-    """Make a file of zeros; give its path, or nothing if there is no room after all."""
+    """Make a file of so many bytes; give its path, or nothing if that cannot be."""
     try:
         file, path = tempfile.mkstemp(prefix="mpicoll-", dir=FOLDER)
-    except OSError:
-        return ""
-    try:  # memory that is not there would show as a signal when it is touched
-        os.posix_fallocate(file, 0, nbytes)
-    except OSError:
-        os.unlink(path)
-        return ""
-    finally:
+        os.truncate(file, nbytes)
         os.close(file)
+    except OSError:
+        return ""
     return path
 
 
@@ -104,19 +109,28 @@ def processes(node: MPI.Intracomm) -> np.ndarray:
     ndarray of int64, shape (ranks,)
         A ``struct pollfd`` for each: of no file for the caller, and where the process cannot be seen.
     """
-    namespace = Path("/proc/self/ns/pid")
-    mine = os.getpid(), os.readlink(namespace) if namespace.exists() else ""
-    table = np.zeros((node.size, 2), np.int32)  # the file, and what is waited for
-    for number, theirs in enumerate(node.allgather(mine)):
-        visible = theirs != mine and theirs[1] == mine[1]
-        table[number] = (_file_of(theirs[0]) if visible else -1), 1  # POLLIN: it has ended
+    table = np.full(
+        (node.size, 2), (-1, 1), np.int32
+    )  # the file, and what is waited for: POLLIN, it has ended
+    if node.size > 1:
+        namespace = Path("/proc/self/ns/pid")
+        mine = os.getpid(), os.readlink(namespace) if namespace.exists() else ""
+        for number, theirs in enumerate(node.allgather(mine)):
+            if theirs != mine and theirs[1] == mine[1]:
+                table[number, 0] = _file_of(theirs[0])
     return table.view(np.int64)[:, 0]
 
 
-@cache
+_FILES: dict[int, int] = {}  # of processes, for all communicators
+
+
 def _file_of(process: int) -> int:
-    """Open a file that tells when a process has ended, one for all communicators; -1 if that cannot be."""
-    try:
-        return os.pidfd_open(process)
-    except (AttributeError, OSError):  # before Linux 5.3
-        return -1
+    """Open a file that tells when a process has ended; -1 if that cannot be."""
+    if process in _FILES and select.select([_FILES[process]], [], [], 0)[0]:  # another one had this number
+        os.close(_FILES.pop(process))
+    if process not in _FILES:
+        try:
+            _FILES[process] = os.pidfd_open(process)
+        except (AttributeError, OSError):  # before Linux 5.3
+            return -1
+    return _FILES[process]
