@@ -175,10 +175,11 @@ def finished(window, number):
 @register_jitable
 def room(window, units):
     """Where a block of so many units would begin; or -1 - number, of a rank whose readers it waits for."""
-    ring, start = load(window, UNITS), load(window, POSITION)
-    if start % ring + units > ring:
+    ring, begun = load(window, UNITS), load(window, POSITION)
+    start = begun
+    if start % ring + units > ring:  # what is left before the end is nobody's
         start += ring - start % ring
-    needed = start + units - ring
+    needed = min(start + units - ring, begun)
     if load(window, KNOWN) < needed:
         known = start
         for number in range(load(window, RANKS)):

@@ -28,6 +28,7 @@ LONGEST = 20  # the logarithm of the longest vector in bytes
 UNDER_WAY = 6  # nonblocking ones at most
 TYPES = ["u1", "i8", "f4", "c16"]
 SUMMED = ["i4", "u8", "f4", "f8", "c8"]
+UNKNOWN = ["Gatherv", "Scatterv", "Alltoallv"]  # where not every rank knows the lengths of all blocks
 FIELDS = ["comm", "method", "algorithm", "transport", "form", "length", "dtype", "root", "in_place", "wait"]
 
 
@@ -82,7 +83,7 @@ def drawn_call(place: Place, seed: int, drawn: dict[str, float]) -> tuple[str, s
     name = pick([*others, *suited], drawn["algorithm"])
     options = {"algorithm": name}
     if name in suited:
-        can_share = place.shares and method not in UNEQUAL and form != "persistent"
+        can_share = place.shares and method not in UNKNOWN and form != "persistent"
         transports = ["auto", "message", *["shared", "shared"] * can_share]
         options["transport"] = pick(transports, drawn["transport"])
     dtype = np.dtype(pick(SUMMED if method in REDUCING else TYPES, drawn["dtype"]))
