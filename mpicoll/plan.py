@@ -230,7 +230,9 @@ def bind(
         programs = [(lowered(part), shift) for part, shift in cut(call.collective, shape, nbytes)]
     kernel = 0 if reduction is None or reduction.kernel is None else reduction.kernel.address
     fail = partial(context.fail, f"{call.collective} by {choice.algorithm}")
-    run = compiled.Compiled(programs, context.comm, tag, kernel, workspace.cell, fail, window)
+    # in place a block's result lies where blocks before it begin
+    one_by_one = call.collective == "reduce_scatter" and call.in_place
+    run = compiled.Compiled(programs, context.comm, tag, kernel, workspace.cell, fail, window, one_by_one)
     return Plan(schedule, run, run.address, partial(workspace.reserve, run.scratch))
 
 

@@ -13,7 +13,7 @@ from ..kernels.compiling import entry
 from ..transports import libmpi
 from . import interpreter
 from . import program as p
-from .window import UNIT, Window
+from .window import RING, UNIT, Window
 
 STRANDS = 2  # blocks under way at once
 STRANDS_OF_MESSAGES = 8  # and where messages to other nodes take their time
@@ -39,6 +39,13 @@ class Compiled:
         Raises what an answer of :func:`run` other than 0 means.
     window : Window, optional
         The node's, for blocks. Without, there is one program.
+    one_by_one : bool
+        Whether a block is done before the next one begins.
+
+    Raises
+    ------
+    ValueError
+        If a block stages more than there is room for.
 
     Attributes
     ----------
@@ -57,6 +64,7 @@ class Compiled:
         workspace: np.ndarray,
         fail: Callable[[int], NoReturn],
         window: Window | None = None,
+        one_by_one: bool = False,
     ) -> None:
         first = programs[0][0]
         self._programs, self._fail = programs, fail
@@ -64,7 +72,8 @@ class Compiled:
         self.scratch = max(program.scratch for program, _ in programs)
         strands = 1
         if window is not None:
-            strands = min(STRANDS_OF_MESSAGES if requests else STRANDS, len(programs))
+            strands = 1 if one_by_one else STRANDS_OF_MESSAGES if requests else STRANDS
+            strands = min(strands, len(programs))
             self.scratch = -(-self.scratch // ALIGNMENT) * ALIGNMENT * strands
         self._requests = np.zeros(max(requests, 1) * strands * libmpi.HANDLE_BYTES, np.uint8)
         self._status = np.zeros(8 + libmpi.STATUS_BYTES, np.uint8)
@@ -88,6 +97,10 @@ class Compiled:
         self._window, self._table = window, np.zeros((len(self._programs), p.BLOCK_WORDS), np.int64)
         for row, (program, shift) in zip(self._table, self._programs, strict=True):
             units = max(1, -(-program.staged // UNIT))
+            if units > min(window.units, RING):
+                raise ValueError(
+                    f"a block stages {program.staged} bytes, more than there is shared memory for"
+                )
             row[:] = program.rows.ctypes.data, len(program.rows), shift, units
         self._strands = np.zeros((strands, p.STRAND_WORDS), np.int64)
         self._piece = np.zeros(p.PIECE_BYTES + ALIGNMENT, np.uint8)

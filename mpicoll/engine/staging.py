@@ -93,7 +93,9 @@ def _staged(staging: Staging, move: Move, step: int, length: Callable[[int], int
     keys = [(slot, staging.changes[slot]) for slot in slots(move.chunks)]
     new = sum(length(slot) for slot, version in keys if (slot, version) not in staging.versions)
     in_line = not staging.versions and new <= PAYLOAD_BYTES
-    base, offset = (LINE, PAYLOAD) if in_line else (STAGE, -(-staging.nbytes // ALIGNMENT) * ALIGNMENT)
+    # aligned only where that takes no more than as much again: blocks are made to fit
+    alignment = ALIGNMENT if new >= ALIGNMENT else 1
+    base, offset = (LINE, PAYLOAD) if in_line else (STAGE, -(-staging.nbytes // alignment) * alignment)
     for key in keys:
         if key not in staging.versions:
             staging.versions[key] = Staged(base, offset, step)
