@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib.util
+import os
 from collections.abc import Sequence
 
 import click
@@ -62,7 +63,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 def _transports() -> str:
     """Say how bytes can get from rank to rank here."""
-    from ..transports import libmpi  # noqa: PLC0415 - needs MPI
+    from ..transports import libmpi, shared  # noqa: PLC0415 - needs MPI
 
     missing = []
     for function in libmpi.FUNCTIONS:
@@ -70,9 +71,11 @@ def _transports() -> str:
             libmpi.address(function)
         except AttributeError:
             missing.append(function)
-    return (
-        f"message, reference engine only: no {', '.join(missing)}" if missing else "message, compiled engine"
-    )
+    if missing:
+        return f"message, reference engine only: no {', '.join(missing)}"
+    if not os.access(shared.FOLDER, os.W_OK):
+        return f"message, compiled engine; no shared memory: {shared.FOLDER} cannot be written"
+    return f"message, shared ({shared.FOLDER}), compiled engine"
 
 
 def _progress() -> str:

@@ -56,9 +56,11 @@ def needs(algorithm: Algorithm) -> str:
 
 
 def _page(name: str) -> str:
-    """Return what the file of an algorithm says of it."""
+    """Return what the files with an algorithm of that name say of it."""
     named = [algorithm for algorithm in registered() if algorithm.name == name]
     if not named:
         known = ", ".join(dict.fromkeys(algorithm.name for algorithm in registered()))
         raise click.BadParameter(f"{name!r} is neither a collective nor one of {known}", param_hint="NAME")
-    return inspect.getdoc(sys.modules[named[0].function.__module__]) or named[0].summary
+    modules = dict.fromkeys(algorithm.function.__module__ for algorithm in named)
+    pages = [inspect.getdoc(sys.modules[module]) or named[0].summary for module in modules]
+    return "\n\n\n".join(pages)

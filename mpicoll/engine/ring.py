@@ -6,6 +6,7 @@ it is depends on where the ranks are.
 """
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import NoReturn
@@ -28,11 +29,24 @@ TIMES = 3
 NEARLY = 1.05  # times the best is good enough for a shorter one, which leaves more of the caches to others
 
 
+_CHOSEN: dict[tuple[int, ...], int] = {}  # by the processes: all of them have measured together
+
+
 def choose(window: w.Window, node: MPI.Intracomm, fail: Callable[[int], NoReturn]) -> None:
-    """Measure a quarter, half and all of the stage, and keep to the fastest. Collective; about 10 ms."""
+    """Choose a quarter, half or all of the stage. Collective; measured once by the same processes."""
     candidates = [units for units in (window.units // 4, window.units // 2, window.units) if units >= w.RING]
     if node.size == 1 or len(candidates) < 2:
         return
+    processes = window.units, *node.allgather(os.getpid())
+    if processes not in _CHOSEN:
+        _CHOSEN[processes] = _measured(candidates, window, node, fail)
+    window.shorten(_CHOSEN[processes])
+
+
+def _measured(
+    candidates: list[int], window: w.Window, node: MPI.Intracomm, fail: Callable[[int], NoReturn]
+) -> int:
+    """Measure rings of so many units, and give the shortest that is nearly as fast as any; about 10 ms."""
     run = _shift(window, node, fail)
     sent, received = np.ones(NBYTES, np.uint8), np.zeros(NBYTES, np.uint8)
     seconds = []
@@ -46,8 +60,8 @@ def choose(window: w.Window, node: MPI.Intracomm, fail: Callable[[int], NoReturn
         node.Barrier()
         seconds.append(node.allreduce(min(samples[-TIMES:]), op=MPI.MAX))
     enough = next(i for i, time in enumerate(seconds) if time <= NEARLY * min(seconds))
-    window.shorten(candidates[enough])
-    logger.debug("stages of %s units took %s s: %d", candidates, seconds, window.state[w.UNITS])
+    logger.debug("stages of %s units took %s s: %d", candidates, seconds, candidates[enough])
+    return candidates[enough]
 
 
 def _shift(window: w.Window, node: MPI.Intracomm, fail: Callable[[int], NoReturn]) -> Compiled:
