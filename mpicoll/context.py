@@ -16,7 +16,7 @@ from .calls import Call
 from .engine import compiled, ring
 from .engine.lowering import Limits
 from .engine.program import TAGS
-from .engine.window import GONE, Window, allocate, alone
+from .engine.window import GONE, UNIT, Window, allocate, alone
 from .launch import cores
 from .plan import Plan, Workspace, bind
 from .progress import Queue
@@ -142,10 +142,10 @@ class Context:
             number = next(i for i, node in enumerate(self.nodes) if self.rank in node)
             node: Any = self.comm.Split(number, self.rank)
             asked = self.environment.get(selection.STAGING, selection.AUTO)
-            staging = None if asked == selection.AUTO else int(asked)
+            staging = int(asked) if asked != selection.AUTO else UNIT * self._known(node)
             wait = self.environment.get(selection.WAIT, selection.AUTO)
-            window = allocate(node, self.comm, staging, wait, cores())
-            if window is not None and staging is None:
+            window = allocate(node, self.comm, staging or None, wait, cores())
+            if window is not None and not staging:
                 ring.choose(window, node, partial(self.fail, "the measurement of shared memory"))
             node.Free()
             self._window = (window,)
@@ -159,6 +159,10 @@ class Context:
     def alone(self) -> Window:
         """Give a window for blocks that are only sent."""
         return alone(len(self.near), self.environment.get(selection.WAIT, selection.AUTO))
+
+    def _known(self, node: MPI.Intracomm) -> int:
+        """Give the units of stage that the ranks of all nodes have measured before; 0 if some have not."""
+        return min(self.comm.allgather(ring.known(node)))
 
     def fail(self, what: str, code: int) -> NoReturn:
         """Raise what an answer of the interpreter means; end the job where a rank of the node has ended."""

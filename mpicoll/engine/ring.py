@@ -32,15 +32,21 @@ NEARLY = 1.05  # times the best is good enough for a shorter one, which leaves m
 _CHOSEN: dict[tuple[int, ...], int] = {}  # by the processes: all of them have measured together
 
 
+def known(node: MPI.Intracomm) -> int:
+    """Give the units that these processes have measured; 0 if they have not. Collective."""
+    if node.size == 1:
+        return w.RING
+    return _CHOSEN.get(tuple(node.allgather(os.getpid())), 0)
+
+
 def choose(window: w.Window, node: MPI.Intracomm, fail: Callable[[int], NoReturn]) -> None:
-    """Choose a quarter, half or all of the stage. Collective; measured once by the same processes."""
+    """Choose a quarter, half or all of the stage, and remember it. Collective."""
     candidates = [units for units in (window.units // 4, window.units // 2, window.units) if units >= w.RING]
     if node.size == 1 or len(candidates) < 2:
         return
-    processes = window.units, *node.allgather(os.getpid())
-    if processes not in _CHOSEN:
-        _CHOSEN[processes] = _measured(candidates, window, node, fail)
-    window.shorten(_CHOSEN[processes])
+    units = known(node) or _measured(candidates, window, node, fail)
+    window.shorten(units)
+    _CHOSEN[tuple(node.allgather(os.getpid()))] = units
 
 
 def _measured(
