@@ -62,7 +62,7 @@ def main():
     """Run what the command line asks for; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--ranks", default="1,2,3,4,5", help="numbers of ranks (default: %(default)s)")
-    parser.add_argument("--limit", type=float, default=300, help="seconds for one job (default: %(default)s)")
+    parser.add_argument("--limit", type=float, default=900, help="seconds for one job (default: %(default)s)")
     parser.add_argument(
         "--cache", type=Path, default=Path(sys.prefix, "mpi4py-tests"), help="folder for mpi4py's source"
     )
