@@ -94,10 +94,15 @@ def _create(nbytes: int) -> str:
     """Make a file of so many bytes; give its path, or nothing if that cannot be."""
     try:
         file, path = tempfile.mkstemp(prefix="mpicoll-", dir=FOLDER)
-        os.truncate(file, nbytes)
-        os.close(file)
     except OSError:
         return ""
+    try:
+        os.truncate(file, nbytes)
+    except OSError:
+        os.unlink(path)
+        return ""
+    finally:
+        os.close(file)
     return path
 
 
@@ -109,9 +114,7 @@ def processes(node: MPI.Intracomm) -> np.ndarray:
     ndarray of int64, shape (ranks,)
         A ``struct pollfd`` for each: of no file for the caller, and where the process cannot be seen.
     """
-    table = np.full(
-        (node.size, 2), (-1, 1), np.int32
-    )  # the file, and what is waited for: POLLIN, it has ended
+    table = np.full((node.size, 2), (-1, select.POLLIN), np.int32)  # readable: it has ended
     if node.size > 1:
         namespace = Path("/proc/self/ns/pid")
         mine = os.getpid(), os.readlink(namespace) if namespace.exists() else ""
@@ -126,8 +129,11 @@ _FILES: dict[int, int] = {}  # of processes, for all communicators
 
 def _file_of(process: int) -> int:
     """Open a file that tells when a process has ended; -1 if that cannot be."""
-    if process in _FILES and select.select([_FILES[process]], [], [], 0)[0]:  # another one had this number
-        os.close(_FILES.pop(process))
+    if process in _FILES:
+        look = select.poll()
+        look.register(_FILES[process], select.POLLIN)
+        if look.poll(0):  # another process had this number
+            os.close(_FILES.pop(process))
     if process not in _FILES:
         try:
             _FILES[process] = os.pidfd_open(process)
