@@ -88,8 +88,19 @@ class Plan:
             self.execute.accept(send, recv)
 
 
-def decide(context: "Context", call: Call, algorithm: str, parameters: dict[str, Any]) -> selection.Choice:
+def decide(
+    context: "Context", call: Call, algorithm: str, parameters: dict[str, Any], trouble: str = ""
+) -> selection.Choice:
     """Choose what serves a call, and check that it does; nothing is sent.
+
+    Parameters
+    ----------
+    context : Context
+    call : Call
+    algorithm, parameters
+        As the caller gave them.
+    trouble : str
+        What keeps the call from shared memory, beside what is in the call.
 
     Raises
     ------
@@ -112,7 +123,7 @@ def decide(context: "Context", call: Call, algorithm: str, parameters: dict[str,
             raise TypeError(f"{call.collective}: {memory} given, {algorithm} takes plain host memory")
         return _native(call, selection.Choice(selection.NATIVE, call.unsuited), given)
     average = reduction is not None and reduction.average
-    trouble = _keeps_from_sharing(context, call)
+    trouble = trouble or _keeps_from_sharing(context, call)
     transport = _transport(context, call, given.get("transport", AUTO), trouble)
     asked = selection.Asked(
         call.collective,
@@ -150,7 +161,7 @@ def _keeps_from_sharing(context: "Context", call: Call) -> str:
         return "not every rank knows the lengths of all blocks"
     if call.itemsize > ELEMENT:
         return f"its elements are longer than {ELEMENT} bytes"
-    if context.engine != "compiled" or not (call.reduction is None or call.reduction.compiled):
+    if not _compiles(context, call):
         return "the reference engine sends messages"
     return ""
 
@@ -192,11 +203,10 @@ def bind(
     tag : int, optional
         Of its messages, for a plan that runs at the same time as others; it has its own scratch, too.
     """
-    reduction = call.reduction
-    compiles = context.engine == "compiled" and (reduction is None or reduction.compiled)
-    numbers, window = _window(context, call, choice) if compiles else ({}, None)
-    algorithm, parameters = find(call.collective, choice.algorithm), dict(choice.parameters)
-    schedule = schedule_of(context, call, algorithm, parameters, window is not None)
+    reduction, algorithm = call.reduction, find(call.collective, choice.algorithm)
+    numbers, window = _window(context, call, choice)
+    parameters = parameters_as_run(context, call, choice)
+    schedule = algorithm.schedule(context.size, nodes=context.nodes, **parameters)
     shape = Shape(
         rank=context.rank,
         size=context.size,
@@ -213,7 +223,7 @@ def bind(
     workspace = context.workspace if tag is None else Workspace()
     if tag is None:  # what another collective has left under way can then not be taken for this one's
         tag = TAGS * list(COLLECTIVES).index(call.collective)
-    if not compiles:
+    if not _compiles(context, call):
         combine = _moves_only if reduction is None else reduction.combine()
 
         def execute(sendbuf: int, recvbuf: int) -> None:
@@ -224,7 +234,7 @@ def bind(
     if window is None:
         programs = [(lower(schedule, shape, context.limits), 0)]
     else:
-        nbytes = _block_bytes(context, call, algorithm, parameters, window)
+        nbytes = _block_bytes(context, algorithm, parameters, window)
         regions = Regions(numbers, window.stride, call.own_bytes >= STREAM)
         lowered = cache(lambda part: lower(schedule, part, context.limits, regions))
         programs = [(lowered(part), shift) for part, shift in cut(call.collective, shape, nbytes)]
@@ -236,24 +246,35 @@ def bind(
     return Plan(schedule, run, run.address, partial(workspace.reserve, run.scratch))
 
 
+def _compiles(context: "Context", call: Call) -> bool:
+    """Whether the compiled engine serves a call."""
+    return context.engine == "compiled" and (call.reduction is None or call.reduction.compiled)
+
+
+def _blocks(context: "Context", call: Call, choice: selection.Choice) -> bool:
+    """Whether the vector runs in blocks: where there is shared memory, and where it is long between nodes."""
+    if not _compiles(context, call):
+        return False
+    if choice.transport == selection.SHARED and context.shares:
+        return True
+    return len(context.nodes) > 1 and not call.counted and call.own_bytes >= 2 * LONG_BLOCK
+
+
 def _window(context: "Context", call: Call, choice: selection.Choice) -> tuple[dict[int, int], Window | None]:
     """Give the window in which a call's blocks run, and the ranks that share it; none for whole messages."""
     if choice.transport == selection.SHARED and (window := context.window()) is not None:
         return {rank: number for number, rank in enumerate(sorted(context.near))}, window
-    if len(context.nodes) > 1 and not call.counted and call.own_bytes >= 2 * LONG_BLOCK:
+    if _blocks(context, call, choice):
         return {context.rank: 0}, context.alone()
     return {}, None
 
 
-def _block_bytes(
-    context: "Context", call: Call, algorithm: Algorithm, parameters: dict[str, Any], window: Window
-) -> int:
+def _block_bytes(context: "Context", algorithm: Algorithm, parameters: dict[str, Any], window: Window) -> int:
     """Choose how long the blocks of a vector are, the same on all ranks.
 
     No rank stages more than it sends, so by the algorithm's cost two blocks fit into the shortest ring.
     """
-    own = parameters_of(algorithm, call, parameters, _longest(context))
-    sent = float(algorithm.cost(context.size, nodes=context.nodes, **own)[1])
+    sent = float(algorithm.cost(context.size, nodes=context.nodes, **parameters)[1])
     room = min(window.units, RING) * UNIT // 2
     return max(64, min(_longest(context), int(room // max(sent, 1)) // 64 * 64))
 
@@ -278,7 +299,7 @@ def _check(context: "Context", call: Call, name: str, parameters: dict[str, Any]
                 f"{collective}: {each.name} holds the vectors of all ranks and takes at most "
                 f"{each.limit} bytes, given {call.nbytes}"
             )
-    schedule_of(context, call, algorithm, parameters)
+    algorithm.schedule(context.size, nodes=context.nodes, **_parameters(algorithm, call, parameters))
     if reduction is not None and not reduction.compiled:
         reduction.combine()
 
@@ -287,21 +308,16 @@ def _moves_only(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     raise AssertionError("a schedule that only moves data combines nothing")
 
 
-def schedule_of(
-    context: "Context", call: Call, algorithm: Algorithm, parameters: dict[str, Any], blocks: bool = False
-) -> Schedule:
-    """Give the schedule of a call, or of each of its blocks; raise ValueError if the algorithm has none."""
-    parameters = parameters_of(algorithm, call, parameters, _longest(context) if blocks else None)
-    return algorithm.schedule(context.size, nodes=context.nodes, **parameters)
+def parameters_as_run(context: "Context", call: Call, choice: selection.Choice) -> dict[str, Any]:
+    """Give the parameters of the schedule that serves a call, or each of its blocks."""
+    most = _longest(context) if _blocks(context, call, choice) else None
+    return _parameters(find(call.collective, choice.algorithm), call, dict(choice.parameters), most)
 
 
-def parameters_of(
+def _parameters(
     algorithm: Algorithm, call: Call, parameters: dict[str, Any], most: int | None = None
 ) -> dict[str, Any]:
-    """Give the parameters of an algorithm's schedule: the caller's, and what follows from the call.
-
-    With `most`, the vector runs in blocks of no more bytes than that.
-    """
+    """Give the caller's parameters, and those for a vector of no more than `most` bytes."""
     inner = parameters.get("inter")
     if algorithm.pipelined or (inner and find(call.collective, inner).pipelined):
         nbytes = call.nbytes or 0

@@ -4,7 +4,7 @@ The first of these that answers decides:
 
 1. the call's ``algorithm=``,
 2. the environment when the communicator was made, e.g. ``MPICOLL_ALLREDUCE=ring``,
-3. the table below: the first row whose algorithm can serve the call.
+3. the tables below: the first row whose algorithm can serve the call.
 """
 
 import os

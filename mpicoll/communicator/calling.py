@@ -125,37 +125,36 @@ class Calling(MPI.Intracomm):
         parameters: dict[str, Any],
     ) -> "Persistent | MPI.Prequest":
         """Make a collective that runs again and again on the same buffers."""
-        call, choice = self._decided(build, arguments, algorithm, parameters)
-        if parameters.get("transport") == selection.SHARED:
-            raise ValueError(f"{method}: transport 'shared' given, persistent collectives send messages")
+        # ranks may start several in any order, but take shared memory in one
+        trouble = "persistent collectives send messages"
+        call, choice = self._decided(build, arguments, algorithm, parameters, trouble)
         context = self._connected()
         if choice.algorithm == selection.NATIVE:
             if statistics.active is not None:
                 _record(method, call, choice, perf_counter())
             return getattr(MPI.Intracomm, method)(self, *call.native, info)
         tag, queue = context.aside()
-        if parameters.get("transport") == selection.SHARED:
-            raise ValueError(
-                f"{call.collective}: transport 'shared' given, persistent collectives send messages"
-            )
-        choice = choice._replace(transport=selection.MESSAGE)  # ranks may start several in any order
         plan = bind(context, call, choice, tag)
         run = partial(_run, plan, method, call, choice)
         return Persistent(queue, run, call.owners, lambda: context.closed, call.own_bytes > URGENT)
 
     def _decided(
-        self, build: Build, arguments: tuple, algorithm: str, parameters: dict[str, Any]
+        self, build: Build, arguments: tuple, algorithm: str, parameters: dict[str, Any], trouble: str = ""
     ) -> tuple[Call, selection.Choice]:
-        """Read and check the arguments, and choose what serves; nothing is sent."""
+        """Read and check the arguments, and choose what serves; nothing is sent.
+
+        `trouble` says what keeps the call from shared memory, if anything does that the arguments do not tell.
+        """
         if self == MPI.COMM_NULL or (self._context is not None and self._context.closed):
             raise FreedCommunicator("the communicator was freed, or is MPI.COMM_NULL")
         context = self._connected()
         call = build(Where(context.rank, context.size), *arguments)
-        question = (call.key, call.nbytes, call.counted, call.unsuited, algorithm, *parameters.items())
+        limits = call.nbytes, call.counted, call.unsuited, trouble
+        question = (call.key, *limits, algorithm, *parameters.items())
         try:
             return call, context.choices[question]
         except (KeyError, TypeError):
-            choice = decide(context, call, algorithm, parameters)
+            choice = decide(context, call, algorithm, parameters, trouble)
         if call.key is not None:
             context.choose(question, choice)
         return call, choice

@@ -7,7 +7,7 @@ from mpi4py import MPI
 from .. import calls, selection
 from ..calls import Call, Where
 from ..errors import FreedCommunicator
-from ..plan import decide, parameters_of
+from ..plan import decide, parameters_as_run
 from ..schedule import find
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def explain(comm: "Calling", collective: str, nbytes: int, **question: Any) -> s
     if chosen.algorithm == selection.NATIVE:
         return "\n".join([*lines, "  native: the MPI library's own", f"  why: {chosen.reason}"])
     algorithm = find(collective, chosen.algorithm)
-    own = parameters_of(algorithm, call, dict(chosen.parameters))
+    own = parameters_as_run(context, call, chosen)
     steps, sent = map(float, algorithm.cost(ranks, nodes=context.nodes, **own))
     settings = ", ".join(f"{name}={value}" for name, value in own.items() if name != "root")
     lines += [
