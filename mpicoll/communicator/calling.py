@@ -143,7 +143,7 @@ class Calling(MPI.Intracomm):
     ) -> tuple[Call, selection.Choice]:
         """Read and check the arguments, and choose what serves; nothing is sent.
 
-        `trouble` says what keeps the call from shared memory, if anything does that the arguments do not tell.
+        `trouble` says what keeps the call from shared memory, if it is not in the arguments.
         """
         if self == MPI.COMM_NULL or (self._context is not None and self._context.closed):
             raise FreedCommunicator("the communicator was freed, or is MPI.COMM_NULL")
