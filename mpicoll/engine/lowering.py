@@ -29,9 +29,8 @@ def lower(
     -------
     Program
     """
-    lowering = (
-        Lowering(schedule, shape, limits) if window is None else Sharing(schedule, shape, limits, window)
-    )
+    given = schedule, shape, limits
+    lowering = Lowering(*given) if window is None else Sharing(*given, window)
     for step in schedule.steps(shape.rank):
         lowering.step(step)
     return lowering.finish()

@@ -3,8 +3,8 @@
 What goes to a rank of the same node is staged (see :mod:`mpicoll.engine.staging`) and published, and the
 receiver awaits that and reads it where it is: a receive copies nothing, and the value is from then on in the
 sender's stage; a receive-and-combine has it as an operand. What will be staged later is combined, or received
-from another node, straight into the stage. A result goes to where it must be as soon as nothing will change it
-any more and those who wait for it can read it.
+from another node, straight into the stage. A result goes to where it must be as soon as nothing will change
+it any more and those who wait for it can read it.
 
 Other ranks get messages, all of a step posted at once, and the program never blocks in MPI.
 """
