@@ -201,13 +201,17 @@ def near(upto: float, ranks: float, algorithm: str, **parameters: Any) -> Row:
     return Row(upto, ranks, algorithm, SHARED, tuple(parameters.items()))
 
 
-_LONG_NATIVE = [Row(ANY, 8, NATIVE)]
-
 # Where all ranks share memory: from runs on 2 ranks with a core each, and on 4 ranks on 2 cores. Two ranks
 # read whole vectors of each other while those are short, which saves a step, and again where they are so long
 # that results go past the caches. Just below that MPI's own copy from process to process is faster.
 ON_A_NODE = {
-    "allgather": [near(1 << 20, 2, "direct"), Row(ANY, 2, NATIVE), near(8 << 20, 8, "direct"), *_LONG_NATIVE],
+    "allgather": [
+        near(1 << 20, 2, "direct"),
+        Row(ANY, 2, NATIVE),
+        near(8 << 20, 8, "direct"),
+        Row(ANY, 8, NATIVE),
+        near(ANY, ANY, "direct"),
+    ],
     "allreduce": [
         near(128 << 10, 2, "recursive_doubling"),
         near(16 << 20, 2, "direct"),
@@ -217,7 +221,7 @@ ON_A_NODE = {
         near(2 << 10, ANY, "direct_gather"),
         near(ANY, ANY, "direct"),
     ],
-    "alltoall": [near(256 << 10, ANY, "pairwise"), *_LONG_NATIVE, near(ANY, ANY, "pairwise")],
+    "alltoall": [near(256 << 10, ANY, "pairwise"), Row(ANY, 8, NATIVE), near(ANY, ANY, "pairwise")],
     "barrier": [Row(ANY, 8, NATIVE), near(ANY, ANY, "dissemination")],
     "bcast": [near(ANY, ANY, "binomial")],
     "exscan": [near(ANY, ANY, "recursive_doubling")],
@@ -225,7 +229,7 @@ ON_A_NODE = {
     "reduce": [near(ANY, 2, "binomial"), near(256 << 10, 8, "circulant"), near(ANY, ANY, "binomial")],
     "reduce_scatter": [near(1 << 20, ANY, "recursive_halving"), near(ANY, ANY, "direct")],
     "scan": [near(ANY, ANY, "recursive_doubling")],
-    "scatter": [near(1 << 20, ANY, "linear"), *_LONG_NATIVE, near(ANY, ANY, "linear")],
+    "scatter": [near(1 << 20, ANY, "linear"), Row(ANY, 8, NATIVE), near(ANY, ANY, "linear")],
 }
 
 # Where some do: from an emulated cluster of 2 hosts with 4 ranks each. The leaders of all nodes drive the

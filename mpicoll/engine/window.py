@@ -17,6 +17,7 @@ Using a stage again
 """
 
 import ctypes
+import functools
 import os
 from typing import Any
 
@@ -162,6 +163,7 @@ def chosen(wait: str, ranks: int, available: int) -> str:
     return "spin" if ranks <= available else "yield"
 
 
+@functools.cache
 def _libc(symbol: str) -> int:
     return ctypes.cast(getattr(ctypes.CDLL(None), symbol), ctypes.c_void_p).value or 0
 

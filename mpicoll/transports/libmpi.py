@@ -11,6 +11,7 @@ this is tested), and of 64-bit Arm and POWER on Linux.
 """
 
 import ctypes
+import functools
 
 from mpi4py import MPI
 
@@ -29,6 +30,7 @@ FUNCTIONS = (
 )
 
 
+@functools.cache
 def address(symbol: str) -> int:
     """Address of an MPI function.
 
