@@ -30,7 +30,7 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/shellcheck $$(git grep -lE '^#!/(usr/)?bin/(env )?(ba)?sh' -- ':!*.md' ':!docs')
+	$(BIN)/shellcheck $$(git grep -lE '^#!/(usr/)?bin/(env )?(ba)?sh' -- ':!*.md' ':!*.py' ':!docs')
 
 clean:
 	rm -rf $(VENV) build *.egg-info

@@ -1,8 +1,8 @@
 """Memory that the ranks of a node share.
 
-It is a file in ``/dev/shm`` that all of them map and whose name is then removed, so that nothing is left of it
-however they end after that. MPI's own shared windows would do, but whether something is left of them where a job
-is killed depends on the library, as does what happens where there is no room.
+It is a file in ``/dev/shm`` that all of them map and whose name is then removed, so that nothing is left of
+it however they end after that. MPI's own shared windows would do, but whether something is left of them where
+a job is killed depends on the library, as does what happens where there is no room.
 """
 
 import contextlib
