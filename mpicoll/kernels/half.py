@@ -1,9 +1,9 @@
 """float16 and bfloat16 to float32 and back, as LLVM code without branches, so that it vectorises.
 
 Widening is exact, narrowing rounds to nearest, ties to even, and a NaN stays a NaN. For float16 the processor
-does it where it can: x86 with F16C (since 2012) and 64-bit ARM. Elsewhere, and for bfloat16, it is integer
-arithmetic; for float16 that costs several times as much. The integer forms go back to F. Giesen,
-"Half to float done quic" and "Float->half variants".
+does it where it can: x86 with F16C (since 2012), 64-bit ARM, and GPUs of NVIDIA's. Elsewhere, and for
+bfloat16, it is integer arithmetic; for float16 that costs several times as much. The integer forms go back to
+F. Giesen, "Half to float done quic" and "Float->half variants".
 
 Each function takes an IR builder and a value: a half is an i16, its wide form a float.
 """
@@ -23,7 +23,7 @@ def conversions(name: str, triple: str, features: str) -> tuple[Conversion, Conv
     """Return (widen, narrow) for float16 or bfloat16 on the processor that LLVM describes so."""
     if name == "bfloat16":
         return _widen_bfloat16, _narrow_bfloat16
-    if "+f16c" in features or triple.startswith(("aarch64", "arm64")):
+    if "+f16c" in features or triple.startswith(("aarch64", "arm64", "nvptx")):
         return _widen_native, _narrow_native
     return _widen_float16, _narrow_float16
 

@@ -15,14 +15,15 @@ import numpy as np
 from llvmlite import ir
 from numba import from_dtype, types
 from numba.core import cgutils
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic, is_jitted
 from numba.np.numpy_support import as_dtype
 
 from . import Kernel
-from .half import conversions
+from .half import Conversion, conversions
 from .loop import SIGNATURE
 
-__all__ = ["compiled"]
+__all__ = ["Code", "Element", "Machine", "call", "compiled", "load", "prepared", "put", "store"]
 
 _alive: list[Any] = []  # LLVM frees the code that nobody holds
 
@@ -63,19 +64,57 @@ def compiled(function: Callable, dtype: np.dtype, *, name: str, commutative: boo
     C callers cannot catch an exception, and a result without the element would be wrong: it ends the process
     with the traceback, as mpi4py does.
     """
-    dtype = np.dtype(dtype)
-    subject = f"{name} on {dtype}"
-    try:
-        element = _element(dtype)
-        scalar: Any = function if is_jitted(function) else numba.njit(error_model="numpy")(function)
-        scalar.compile((element, element))
-        overload = scalar.overloads[element, element]
-    except Exception as error:  # Numba reports in many ways, with classes of its own and others
-        raise TypeError(f"{subject}: Numba cannot compile the function: {_reason(error)}") from error
-    stores = list(_stores(overload.signature.return_type, element, dtype, subject))
-    callback: Any = numba.cfunc(SIGNATURE)(_loop(_Code(name, dtype, element, overload, stores)))
+    triple, _, features = cpu_target.target_context.codegen().magic_tuple()
+
+    def scalar(element: types.Type) -> Any:
+        made: Any = function if is_jitted(function) else numba.njit(error_model="numpy")(function)
+        made.compile((element, element))
+        return made.overloads[element, element]
+
+    code = prepared(scalar, dtype, name, Machine(triple, features, _die))
+    callback: Any = numba.cfunc(SIGNATURE)(_loop(code))
     _alive.append(callback)
-    return Kernel(name, dtype, callback.address, commutative)
+    return Kernel(name, code.element.dtype, callback.address, commutative)
+
+
+class Machine(NamedTuple):
+    """What code is made for.
+
+    Attributes
+    ----------
+    triple, features : str
+        The processor, as LLVM describes it.
+    die : callable
+        Emits what happens where there is no right result: ``die(context, builder, message, status=None)``.
+    """
+
+    triple: str
+    features: str
+    die: Callable
+
+
+class Element(NamedTuple):
+    """An element in memory and in a function.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype
+        As it is in memory.
+    type : numba.types.Type
+        As functions see it: halves as float32, records by the address of a copy.
+    halves : tuple of two functions, or None
+        Of a half: how to widen it to float32, and to narrow that.
+    """
+
+    dtype: np.dtype
+    type: types.Type
+    halves: tuple[Conversion, Conversion] | None
+
+    @classmethod
+    def of(cls, dtype: np.dtype, type_: types.Type, machine: Machine) -> Element:
+        """Give the element on a machine."""
+        half = dtype.name in ("float16", "bfloat16")
+        return cls(dtype, type_, conversions(dtype.name, machine.triple, machine.features) if half else None)
 
 
 class _Store(NamedTuple):
@@ -87,22 +126,46 @@ class _Store(NamedTuple):
     offset: int
 
 
-class _Code(NamedTuple):
-    """What the loop is made of."""
+class Code(NamedTuple):
+    """What the code of an operation on two elements is made of."""
 
     name: str
-    dtype: np.dtype
-    element: types.Type  # as the function sees it
+    element: Element
     overload: Any  # the compiled function
     stores: list[_Store]
+    die: Callable  # of the machine
 
 
-def _is_half(dtype: np.dtype) -> bool:
-    return dtype.name in ("float16", "bfloat16")
+def prepared(scalar: Callable[[types.Type], Any], dtype: np.dtype, name: str, machine: Machine) -> Code:
+    """Compile a function for an element type, and see whether its result fits.
+
+    Parameters
+    ----------
+    scalar : callable
+        Compiles the function for two elements of a Numba type, and returns what Numba made of it.
+    dtype, name
+        As for :func:`compiled`.
+    machine : Machine
+        Where it will run.
+
+    Raises
+    ------
+    TypeError
+        As :func:`compiled`.
+    """
+    dtype = np.dtype(dtype)
+    subject = f"{name} on {dtype}"
+    try:
+        element = Element.of(dtype, _element(dtype), machine)
+        overload = scalar(element.type)
+    except Exception as error:  # Numba reports in many ways, with classes of its own and others
+        raise TypeError(f"{subject}: Numba cannot compile the function: {_reason(error)}") from error
+    stores = list(_stores(overload.signature.return_type, element.type, dtype, subject))
+    return Code(name, element, overload, stores, machine.die)
 
 
 def _element(dtype: np.dtype) -> types.Type:
-    element = types.float32 if _is_half(dtype) else from_dtype(dtype)
+    element = types.float32 if dtype.name in ("float16", "bfloat16") else from_dtype(dtype)
     if isinstance(element, (*_NUMBERS, *_PLAIN, types.Record)):
         return element
     raise TypeError(f"it has no plain type for {dtype}")
@@ -110,7 +173,7 @@ def _element(dtype: np.dtype) -> types.Type:
 
 def _reason(error: Exception) -> str:
     """Give Numba's reason in one line, without its stack of passes and candidates."""
-    text = str(error).removeprefix("Failed in nopython mode pipeline (step: nopython frontend)\n")
+    text = re.sub(r"^Failed in \w+ mode pipeline \(step: [^)]*\)\n", "", str(error))
     text = " ".join(re.split(r"\n *(?:There are|During:|File )", text)[0].split())
     return text if isinstance(error, numba.core.errors.NumbaError) else f"{type(error).__name__}: {text}"
 
@@ -144,7 +207,7 @@ def _fits(result: types.Type, target: types.Type) -> bool:
     return result == target and isinstance(target, _PLAIN)
 
 
-def _loop(code: _Code) -> Callable:
+def _loop(code: Code) -> Callable:
     """Return the Python function to compile: the operation on n elements."""
     combine = _combine(code)
 
@@ -161,19 +224,15 @@ def _loop(code: _Code) -> Callable:
     return kernel
 
 
-def _combine(code: _Code) -> Any:
+def _combine(code: Code) -> Any:
     def generate(context, builder, signature, args):
         context.add_linking_libs([code.overload.library])
         result, *operands = (builder.inttoptr(address, _bytes) for address in args[:3])
         with cgutils.for_range(builder, args[3]) as loop:
-            begin = builder.mul(loop.index, _int64(code.dtype.itemsize))
-            a, b = (_load(context, builder, code, builder.gep(each, [begin])) for each in operands)
-            status, value = context.call_internal_no_propagate(
-                builder, code.overload.fndesc, code.overload.signature, (a, b)
-            )
-            with cgutils.if_unlikely(builder, status.is_error):
-                _die(context, builder, f"exception in the operation {code.name}", status)
-            _store(context, builder, code, builder.gep(result, [begin]), value, (a, b))
+            begin = builder.mul(loop.index, _int64(code.element.dtype.itemsize))
+            a, b = (load(context, builder, code.element, builder.gep(each, [begin])) for each in operands)
+            value = call(context, builder, code, (a, b))
+            store(context, builder, code, builder.gep(result, [begin]), value, (a, b))
         return context.get_dummy_value()
 
     def combine(typingctx, out, left, right, n):
@@ -182,54 +241,73 @@ def _combine(code: _Code) -> Any:
     return intrinsic(combine)
 
 
-# MPI promises no alignment: align=1 wherever a vector's memory is touched.
+# MPI promises no alignment: align=1 wherever a vector's memory is touched, unless the caller knows better.
 
 
-def _load(context, builder, code: _Code, place):
+def load(context, builder, element: Element, place, align: int = 1):
     """Load an element; a record into a copy on the stack."""
-    if _is_half(code.dtype):
-        widen, _ = _conversions(context, code)
-        return widen(builder, builder.load(builder.bitcast(place, ir.IntType(16).as_pointer()), align=1))
-    if isinstance(code.element, types.Record):
-        copy = cgutils.alloca_once(builder, context.get_data_type(code.element))
+    if element.halves:
+        widen, _ = element.halves
+        return widen(builder, builder.load(_cast(builder, place, ir.IntType(16)), align=align))
+    if isinstance(element.type, types.Record):
+        copy = cgutils.alloca_once(builder, context.get_data_type(element.type))
         copy.align = 16
-        _copy(builder, copy, place, code)
+        _copy(builder, copy, place, element, align)
         return copy
-    place = _pointer(context, builder, code.element, place)
-    return context.unpack_value(builder, code.element, place, align=1)
+    place = _cast(builder, place, context.get_data_type(element.type))
+    return context.unpack_value(builder, element.type, place, align=align)
 
 
-def _store(context, builder, code: _Code, place, value, operands):
-    """Store a result, which may be one of the operands or a tuple."""
-    if code.overload.signature.return_type == code.element and isinstance(code.element, types.Record):
+def call(context, builder, code: Code, operands):
+    """Call the function on two elements; what it returns may be one of them or a tuple."""
+    overload = code.overload
+    status, value = context.call_internal_no_propagate(builder, overload.fndesc, overload.signature, operands)
+    with cgutils.if_unlikely(builder, status.is_error):
+        code.die(context, builder, f"exception in the operation {code.name}", status)
+    return value
+
+
+def store(context, builder, code: Code, place, value, operands):
+    """Store what the function returned for these operands."""
+    element = code.element
+    if code.overload.signature.return_type == element.type and isinstance(element.type, types.Record):
         strange = builder.and_(*(builder.icmp_unsigned("!=", value, each) for each in operands))
         with cgutils.if_unlikely(builder, strange):  # its memory need not outlive the function
-            _die(context, builder, f"the operation {code.name} returned a record that is neither operand")
-        _copy(builder, place, value, code)
+            code.die(context, builder, f"the operation {code.name} returned a record that is neither operand")
+        put(context, builder, element, place, value)
         return
     for path, source, target, offset in code.stores:
         part = builder.extract_value(value, path) if path else value
         part = context.cast(builder, part, source, target)
-        at = builder.gep(place, [_int64(offset)])
-        if _is_half(code.dtype):
-            _, narrow = _conversions(context, code)
-            at = builder.bitcast(at, ir.IntType(16).as_pointer())
-            builder.store(narrow(builder, part), at, align=1)
-        else:
-            context.pack_value(builder, target, part, _pointer(context, builder, target, at), align=1)
+        part_of = element._replace(type=target)  # a half has no parts
+        put(context, builder, part_of, builder.gep(place, [_int64(offset)]), part)
 
 
-def _pointer(context, builder, type_, place):
-    return builder.bitcast(place, context.get_data_type(type_).as_pointer())
+def put(context, builder, element: Element, place, value, align: int = 1):
+    """Store an element."""
+    if element.halves:
+        _, narrow = element.halves
+        builder.store(narrow(builder, value), _cast(builder, place, ir.IntType(16)), align=align)
+    elif isinstance(element.type, types.Record):
+        _copy(builder, place, value, element, align)
+    else:
+        place = _cast(builder, place, context.get_data_type(element.type))
+        context.pack_value(builder, element.type, value, place, align=align)
 
 
-def _copy(builder, target, source, code: _Code):
-    cgutils.raw_memcpy(builder, target, source, _int64(code.dtype.itemsize), 1)
+def _cast(builder, place, type_):
+    return builder.bitcast(place, type_.as_pointer(place.type.addrspace))
 
 
-def _conversions(context, code: _Code):
-    triple, _, features = context.codegen().magic_tuple()
-    return conversions(code.dtype.name, triple, features)
+def _copy(builder, target, source, element: Element, align: int):
+    if align == 1:
+        cgutils.raw_memcpy(builder, target, source, _int64(element.dtype.itemsize), 1)
+        return
+    word = ir.IntType(8 * align)  # raw_memcpy does not tell LLVM the alignment
+    target, source = _cast(builder, target, word), _cast(builder, source, word)
+    with cgutils.for_range(builder, _int64(element.dtype.itemsize // align)) as loop:
+        each = builder.load(builder.gep(source, [loop.index]), align=align)
+        builder.store(each, builder.gep(target, [loop.index]), align=align)
 
 
 def _die(context, builder, message: str, status=None):
