@@ -1,6 +1,5 @@
 """From mpi4py's message specs to addresses, counts and types."""
 
-import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
@@ -9,6 +8,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 from mpi4py.util.dtlib import to_numpy_dtype
+
+from . import dlpack
+from .device import arrays
 
 
 @dataclass(slots=True)
@@ -36,6 +38,8 @@ class Buffer:
         Keeps the memory alive and where it is.
     counts, displacements : tuple of int or None
         Elements of each unequal block, and where it begins, in elements from `address`.
+    device : Array or None
+        The array, where it is in the memory of a GPU.
     """
 
     address: int
@@ -49,6 +53,7 @@ class Buffer:
     owner: Any = None
     counts: tuple[int, ...] | None = None
     displacements: tuple[int, ...] | None = None
+    device: arrays.Array | None = None
 
     @property
     def nbytes(self) -> int:
@@ -149,9 +154,16 @@ class _Memory:
         if thing is MPI.IN_PLACE:  # it has a buffer, of no bytes
             raise TypeError(f"{name}: IN_PLACE given, expected an array or a spec")
         nowhere = self.anywhere or thing is None
-        array, self.readonly = (_NOTHING, False) if nowhere else _array(thing, name, kind is not None)
+        self.device = None if nowhere or not arrays.is_device(thing) else arrays.view(thing, name)
+        array: Any
+        if self.device is not None:
+            array, self.readonly = self.device, self.device.readonly
+        else:
+            array, self.readonly = (_NOTHING, False) if nowhere else _array(thing, name, kind is not None)
         self.owner, self.nbytes = array, array.nbytes
-        if self.anywhere:
+        if self.device is not None:
+            self.address: int = self.device.address
+        elif self.anywhere:
             self.address = 0
         elif array.dtype.kind in "biufc":  # ten times as fast, but not for types that are not Python's
             self.address = MPI.Get_address(array)
@@ -189,7 +201,17 @@ class _Memory:
             at = f" from displacement {displacement}" if displacement else ""
             raise ValueError(f"{self.name} has {max(whole - displacement, 0)} items{at}, expected {count}")
 
-    def buffer(self, displacement: int, count: int, *blocks: tuple[int, ...]) -> Buffer:
+    def buffer(
+        self,
+        displacement: int,
+        count: int,
+        counts: tuple[int, ...] | None = None,
+        displacements: tuple[int, ...] | None = None,
+    ) -> Buffer:
+        if self.device is not None and not self.packed:
+            raise TypeError(
+                f"{self.name}: device memory with a datatype with holes given, expected packed elements"
+            )
         return Buffer(
             self.address + displacement * self.itemsize,
             count,
@@ -200,7 +222,9 @@ class _Memory:
             self.readonly,
             self.packed,
             self.owner,
-            *blocks,
+            counts,
+            displacements,
+            self.device,
         )
 
 
@@ -215,13 +239,7 @@ def imagine(nbytes: int, kind: Any) -> Buffer:
 
 def on_device(spec: Any) -> bool:
     """Whether a spec is of memory on a GPU."""
-    thing = spec[0] if isinstance(spec, list | tuple) and spec else spec
-    if isinstance(thing, np.ndarray):
-        return False
-    if hasattr(thing, "__cuda_array_interface__"):
-        return True
-    device = getattr(thing, "__dlpack_device__", None)
-    return device is not None and device()[0] not in _HOST
+    return arrays.is_device(spec[0] if isinstance(spec, list | tuple) and spec else spec)
 
 
 def _parts(spec: Any, name: str, pair: Any) -> tuple[Any, Any, Any, MPI.Datatype | None]:
@@ -304,36 +322,15 @@ def _view(thing: Any, name: str, as_bytes: bool) -> tuple[np.ndarray, bool]:
         pass
     if not hasattr(thing, "__dlpack__"):
         raise TypeError(f"{name}: {type(thing).__name__} given, expected an array or a spec")
+    device = dlpack.device_of(thing)
+    if device is not None and device[0] not in dlpack.HOST:
+        raise TypeError(
+            f"{name}: memory on DLPack's device type {device[0]} given, "
+            "expected the host's or an NVIDIA GPU's"
+        )
     memory = MPI.buffer(thing)  # has the bytes, but not their type
     array = np.asarray(memory)
-    return array if as_bytes else array.view(_dlpack_dtype(thing, name)), memory.readonly
-
-
-def _dlpack_dtype(thing: Any, name: str) -> np.dtype:
-    """Read the element type of a DLPack object; the capsule goes back unused, which the protocol allows."""
-    capsule = thing.__dlpack__()
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    tensor = _DLTensor.from_address(pointer(capsule, b"dltensor"))
-    bits = tensor.bits * tensor.lanes
-    kinds = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}
-    kind = "complex" if (tensor.code, tensor.lanes) == (2, 2) else kinds.get(tensor.code)
-    if kind is None or tensor.lanes > 1 + (kind == "complex"):
-        raise TypeError(f"{name}: DLPack type code {tensor.code} given, expected numbers")
-    return np.dtype("bool" if kind == "bool" else f"{kind}{bits}")
-
-
-class _DLTensor(ctypes.Structure):
-    """The beginning of a DLManagedTensor, up to the element type (dlpack.h)."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device", ctypes.c_int32 * 2),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-    )
+    return array if as_bytes else array.view(dlpack.describe(thing.__dlpack__(), name).dtype), memory.readonly
 
 
 def _described(datatype: MPI.Datatype, name: str) -> tuple[np.dtype | None, int, int, bool, int]:
@@ -363,7 +360,6 @@ def _described(datatype: MPI.Datatype, name: str) -> tuple[np.dtype | None, int,
     return dtype, extent, content, content == extent, extent
 
 
-_HOST = (1, 3, 13)  # DLPack's numbers of ordinary, page-locked and managed memory
 _NOTHING = np.empty(0, np.uint8)
 
 # NumPy has types of their sizes, but MPI defines other operations on them.

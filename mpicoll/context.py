@@ -13,12 +13,17 @@ from mpi4py import MPI
 
 from . import selection, topology
 from .calls import Call
+from .device import driver
+from .device import plan as device_plan
+from .device.device import Device
 from .engine import compiled, ring
+from .engine.device_blocks import CUDA_ERROR
 from .engine.lowering import Limits
 from .engine.program import TAGS
 from .engine.window import GONE, UNIT, Window, allocate, alone
+from .errors import DeviceError
 from .launch import cores
-from .plan import Plan, Workspace, bind
+from .plan import Plan, Workspace, bind, decide
 from .progress import Queue
 from .schedule.collectives import COLLECTIVES
 from .schedule.registry import Nodes
@@ -58,6 +63,8 @@ class Context:
         self.limits = limits
         self.workspace = Workspace()
         self._window: tuple[Window | None] | None = None
+        self._device: Device | None = None
+        self.asides: list[Context] = []
         self.choices: dict[tuple, selection.Choice] = {}
         self.plans: dict[tuple, Plan] = {}
         self.frames: dict[tuple, int] = {}  # of those plans that the fast path may run, by what it sees
@@ -126,6 +133,15 @@ class Context:
         self._queues.add(queue)
         return next(self._tags), queue
 
+    def apart(self) -> "Context":
+        """Make a context of its own for a persistent collective of device memory; collective.
+
+        Such a collective has stages and scratch, and with those a duplicate of the communicator, to itself:
+        so ranks may start several in any order. They go with this context, in one order on all ranks.
+        """
+        self.asides.append(Context(self.comm, self.nodes, self.engine, self.limits, self))
+        return self.asides[-1]
+
     def finish(self) -> None:
         """Return when all nonblocking collectives that were started are done."""
         if not self.queue.idle:
@@ -135,12 +151,31 @@ class Context:
         """Return when all that was started is done, persistent collectives, too."""
         for queue in list(self._queues):
             queue.finish()
+        for aside in self.asides:
+            aside.finish_all()
+
+    def node(self) -> MPI.Intracomm:
+        """Make a communicator of the ranks of this node, to be freed; collective."""
+        number = next(i for i, node in enumerate(self.nodes) if self.rank in node)
+        node: Any = self.comm.Split(number, self.rank)
+        return node
+
+    def device(self, number: int | None) -> Device:
+        """Give what this communicator has on the rank's device; raises as :meth:`Device.check`."""
+        if self._device is None:
+            self._device = Device(self, number)
+        self._device.check(number)
+        return self._device
+
+    @property
+    def copied(self) -> int:
+        """Bytes of device memory that were copied to the host, or back."""
+        return sum(aside.copied for aside in self.asides) + (self._device.copied if self._device else 0)
 
     def window(self) -> Window | None:
         """Give the node's window; collective the first time. None if there is no memory for it."""
         if self._window is None:
-            number = next(i for i, node in enumerate(self.nodes) if self.rank in node)
-            node: Any = self.comm.Split(number, self.rank)
+            node = self.node()
             asked = self.environment.get(selection.STAGING, selection.AUTO)
             staging = int(asked) if asked != selection.AUTO else UNIT * self._known(node)
             wait = self.environment.get(selection.WAIT, selection.AUTO)
@@ -166,6 +201,8 @@ class Context:
 
     def fail(self, what: str, code: int) -> NoReturn:
         """Raise what an answer of the interpreter means; end the job where a rank of the node has ended."""
+        if code <= CUDA_ERROR:
+            raise DeviceError(f"{what}: {driver.text(CUDA_ERROR - code)}")
         if code <= GONE:
             rank = sorted(self.near)[GONE - code]
             print(
@@ -175,6 +212,14 @@ class Context:
             )
             MPI.COMM_WORLD.Abort(1)
         raise MPI.Exception(code)
+
+    def decide(
+        self, call: Call, algorithm: str, parameters: dict[str, Any], trouble: str = ""
+    ) -> selection.Choice:
+        """Choose what serves a call, as :mod:`mpicoll.plan` or :mod:`mpicoll.device.plan` do."""
+        if call.devices:
+            return device_plan.decide(self, call, algorithm, parameters)
+        return decide(self, call, algorithm, parameters, trouble)
 
     def plan(self, call: Call, choice: selection.Choice, *arrays: np.dtype | None) -> Plan:
         """Find the plan of a call, or make it.
@@ -186,10 +231,11 @@ class Context:
         *arrays : numpy.dtype or None
             Types of the NumPy arrays that the fast path is to take; each has a plan of its own.
         """
+        make = device_plan.bind if call.devices else bind
         if call.key is None:
-            return bind(self, call, choice)
+            return make(self, call, choice)
         key = (*call.key, choice.algorithm, choice.transport, choice.parameters, arrays)
-        plan = self.plans.pop(key, None) or bind(self, call, choice)
+        plan = self.plans.pop(key, None) or make(self, call, choice)
         self.plans[key] = plan  # as the last to be forgotten
         if len(self.plans) > PLANS:
             forgotten = self.plans.pop(next(iter(self.plans)))
@@ -235,6 +281,8 @@ class Context:
 
     def close(self) -> None:
         """Free the private duplicate, after what was started."""
+        for aside in self.asides:
+            aside.close()
         for queue in list(self._queues):
             queue.close()
         self.sums.clear()  # before the frames go
@@ -243,6 +291,8 @@ class Context:
         self.visible.clear()
         self._window = None
         if not self.closed:
+            if self._device is not None:
+                self._device.close()
             self.comm.Free()
 
 

@@ -1,8 +1,19 @@
-"""Exceptions with an MPI error class and a message of ours in front."""
+"""Exceptions: those of MPI's classes have a message of ours in front."""
 
 from typing import ClassVar
 
 from mpi4py import MPI
+
+from .device.driver import DeviceError
+
+__all__ = [
+    "DeviceError",
+    "Explained",
+    "FreedCommunicator",
+    "InvalidRoot",
+    "NotCancellable",
+    "UndefinedOp",
+]
 
 
 class Explained(MPI.Exception):

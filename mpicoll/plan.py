@@ -13,7 +13,7 @@ from .engine.cutting import cut
 from .engine.layout import Shape
 from .engine.lowering import Regions, lower
 from .engine.program import TAGS
-from .engine.window import RING, UNIT, Window
+from .engine.window import RING, Window
 from .schedule import Algorithm, Schedule, find
 from .schedule.collectives import COLLECTIVES
 from .selection import AUTO
@@ -62,7 +62,11 @@ class Plan:
         ``execute(sendbuf, recvbuf)`` with two addresses.
     frame : int
         Address of the compiled engine's frame, 0 for the reference engine.
+    label : str
+        What statistics call it; "" for the name of the algorithm that was chosen.
     """
+
+    label = ""
 
     def __init__(
         self,
@@ -117,7 +121,7 @@ def decide(
     given = {name: value for name, value in parameters.items() if (name, value) != ("transport", AUTO)}
     parameters = {name: value for name, value in given.items() if name != "transport"}
     reduction = call.reduction
-    if call.unsuited and (reduction is None or call.holes):
+    if call.unsuited and not call.ours and (reduction is None or call.holes):
         if algorithm not in (selection.AUTO, selection.NATIVE):
             memory = call.unsuited.removeprefix("not plain: ")
             raise TypeError(f"{call.collective}: {memory} given, {algorithm} takes plain host memory")
@@ -131,19 +135,22 @@ def decide(
         context.size,
         commutative=reduction is None or reduction.commutative,
         counted=call.counted,
-        native=not average and "transport" not in given,
+        native=not average and "transport" not in given and not call.ours,
         nodes=context.size if trouble or transport == selection.MESSAGE else len(context.nodes),
     )
-    choice = selection.choose(asked, algorithm, context.environment)
+    environment = context.environment
+    if call.ours:
+        environment = {name: value for name, value in environment.items() if value != selection.NATIVE}
+    choice = selection.choose(asked, algorithm, environment)
     if choice.algorithm == selection.NATIVE:
         if average:
             raise ValueError(f"{call.collective}: AVG is not an op of MPI's, native cannot serve it")
         return _native(call, choice, given)
-    if call.unsuited and not choice.asked:
+    if call.unsuited and not call.ours and not choice.asked:
         return _native(call, selection.Choice(selection.NATIVE, call.unsuited), given)
     parameters = dict(choice.parameters) | parameters
     try:
-        _check(context, call, choice.algorithm, parameters)
+        check(context, call, choice.algorithm, parameters)
     except ValueError as error:
         if algorithm == selection.AUTO:  # the environment's choice, which the caller may not know of
             raise ValueError(f"{error} ({choice.reason})") from None
@@ -207,22 +214,9 @@ def bind(
     numbers, window = _window(context, call, choice)
     parameters = parameters_as_run(context, call, choice)
     schedule = algorithm.schedule(context.size, nodes=context.nodes, **parameters)
-    shape = Shape(
-        rank=context.rank,
-        size=context.size,
-        root=call.root,
-        chunks=schedule.chunks,
-        counts=call.counts,
-        itemsize=call.itemsize,
-        in_place=call.in_place,
-        near=context.near,
-        displacements=call.displacements,
-        incoming=call.incoming,
-        incoming_displacements=call.incoming_displacements,
-    )
+    shape = shape_of(context, call, schedule)
     workspace = context.workspace if tag is None else Workspace()
-    if tag is None:  # what another collective has left under way can then not be taken for this one's
-        tag = TAGS * list(COLLECTIVES).index(call.collective)
+    tag = tag_of(call.collective) if tag is None else tag
     if not _compiles(context, call):
         combine = _moves_only if reduction is None else reduction.combine()
 
@@ -244,6 +238,28 @@ def bind(
     one_by_one = call.collective == "reduce_scatter" and call.in_place
     run = compiled.Compiled(programs, context.comm, tag, kernel, workspace.cell, fail, window, one_by_one)
     return Plan(schedule, run, run.address, partial(workspace.reserve, run.scratch))
+
+
+def shape_of(context: "Context", call: Call, schedule: Schedule) -> Shape:
+    """Say what the layout of a call's memory depends on."""
+    return Shape(
+        rank=context.rank,
+        size=context.size,
+        root=call.root,
+        chunks=schedule.chunks,
+        counts=call.counts,
+        itemsize=call.itemsize,
+        in_place=call.in_place,
+        near=context.near,
+        displacements=call.displacements,
+        incoming=call.incoming,
+        incoming_displacements=call.incoming_displacements,
+    )
+
+
+def tag_of(collective: str) -> int:
+    """Give a collective's tag: what another one has left under way can then not be taken for this one's."""
+    return TAGS * list(COLLECTIVES).index(collective)
 
 
 def _compiles(context: "Context", call: Call) -> bool:
@@ -275,7 +291,7 @@ def _block_bytes(context: "Context", algorithm: Algorithm, parameters: dict[str,
     No rank stages more than it sends, so by the algorithm's cost two blocks fit into the shortest ring.
     """
     sent = float(algorithm.cost(context.size, nodes=context.nodes, **parameters)[1])
-    room = min(window.units, RING) * UNIT // 2
+    room = min(window.units, RING) * window.unit // 2
     return max(64, min(_longest(context), int(room // max(sent, 1)) // 64 * 64))
 
 
@@ -284,7 +300,7 @@ def _longest(context: "Context") -> int:
     return BLOCK if len(context.nodes) == 1 else LONG_BLOCK
 
 
-def _check(context: "Context", call: Call, name: str, parameters: dict[str, Any]) -> None:
+def check(context: "Context", call: Call, name: str, parameters: dict[str, Any]) -> None:
     """Raise what keeps an algorithm from serving a call."""
     collective, reduction = call.collective, call.reduction
     algorithm = find(collective, name)
@@ -299,7 +315,7 @@ def _check(context: "Context", call: Call, name: str, parameters: dict[str, Any]
                 f"{collective}: {each.name} holds the vectors of all ranks and takes at most "
                 f"{each.limit} bytes, given {call.nbytes}"
             )
-    algorithm.schedule(context.size, nodes=context.nodes, **_parameters(algorithm, call, parameters))
+    algorithm.schedule(context.size, nodes=context.nodes, **complete(algorithm, call, parameters))
     if reduction is not None and not reduction.compiled:
         reduction.combine()
 
@@ -311,13 +327,13 @@ def _moves_only(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 def parameters_as_run(context: "Context", call: Call, choice: selection.Choice) -> dict[str, Any]:
     """Give the parameters of the schedule that serves a call, or each of its blocks."""
     most = _longest(context) if _blocks(context, call, choice) else None
-    return _parameters(find(call.collective, choice.algorithm), call, dict(choice.parameters), most)
+    return complete(find(call.collective, choice.algorithm), call, dict(choice.parameters), most)
 
 
-def _parameters(
+def complete(
     algorithm: Algorithm, call: Call, parameters: dict[str, Any], most: int | None = None
 ) -> dict[str, Any]:
-    """Give the caller's parameters, and those for a vector of no more than `most` bytes."""
+    """Give all parameters: the caller's, and those for a vector of no more than `most` bytes."""
     inner = parameters.get("inter")
     if algorithm.pipelined or (inner and find(call.collective, inner).pipelined):
         nbytes = call.nbytes or 0

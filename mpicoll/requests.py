@@ -186,6 +186,8 @@ class Persistent:
         Tells whether the communicator was freed.
     urgent : bool
         As for :meth:`~mpicoll.progress.Queue.submit`.
+    begin : callable
+        Called where it is started.
     """
 
     def __init__(
@@ -195,8 +197,9 @@ class Persistent:
         buffers: Any,
         closed: Callable[[], bool],
         urgent: bool = True,
+        begin: Callable[[], None] = lambda: None,
     ) -> None:
-        self._queue, self._closed, self._urgent = queue, closed, urgent
+        self._queue, self._closed, self._urgent, self._begin = queue, closed, urgent, begin
         self._work: tuple[Callable[[], None], Any] | None = run, buffers
         self._job: Job | None = None
 
@@ -216,6 +219,7 @@ class Persistent:
             raise RuntimeError("Start: the request was freed")
         if self._job is not None:
             raise RuntimeError("Start: the request is active, expected one that was waited for")
+        self._begin()
         self._job = self._queue.submit(
             self._run, urgent=self._urgent
         )  # which keeps this object, and so the buffers

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 from mpi4py import MPI
 
 from ..buffers import Buffer
+from ..device.arrays import Array
+from ..device.producers import Noted
 from ..errors import InvalidRoot
 from ..reduction import Reduction
 
@@ -45,6 +47,15 @@ class Call:
         Why our schedules do not serve it; "" where they do.
     holes : bool
         Whether it is to reduce elements with holes between their data.
+    devices : tuple of Array
+        The arrays, where they are in the memory of a GPU.
+    received : int
+        Elements that this rank receives, of a reduction.
+    ours : bool
+        Whether only our schedules may serve it, however it is asked for.
+    produced : Noted or None
+        What was under way for the arrays when the collective was started, of
+        :func:`mpicoll.device.producers.note`; None where that is to be seen when it runs.
     """
 
     collective: str
@@ -66,6 +77,10 @@ class Call:
     native: tuple = ()
     unsuited: str = ""
     holes: bool = False
+    devices: tuple[Array, ...] = ()
+    received: int = 0
+    ours: bool = False
+    produced: Noted | None = None
 
     @property
     def own_bytes(self) -> int:
@@ -88,12 +103,40 @@ class Call:
             self.incoming,
             self.incoming_displacements,
             what,
+            self.device if self.devices else "host",
         )
 
+    @property
+    def device(self) -> int | None:
+        """The number of the device that the memory is on; None for host memory."""
+        return next((array.device for array in self.devices if array.device is not None), None)
 
-def on_gpu(collective: str, *native: Any) -> Call:
-    """Describe a call with device memory, which is the native collective's."""
-    return Call(collective, nbytes=None, native=native, unsuited="not plain: device memory")
+
+def on_devices(collective: str, **buffers: Buffer | None) -> tuple[Array, ...]:
+    """Give the arrays of buffers that are all on one device; none where they are in host memory.
+
+    Raises
+    ------
+    TypeError
+        If some are on a device and some in host memory.
+    ValueError
+        If they are on different devices.
+    """
+    given = {name: buffer for name, buffer in buffers.items() if buffer is not None}
+    found = {name: buffer.device for name, buffer in given.items() if buffer.device is not None}
+    if not found:
+        return ()
+    for name in given:
+        if name not in found:
+            raise TypeError(
+                f"{collective}: {name} is in host memory and {next(iter(found))} on a device, "
+                "expected both in one place"
+            )
+    numbers = {name: array.device for name, array in found.items() if array.device is not None}
+    if len(set(numbers.values())) > 1:
+        where = " and ".join(f"{name} on device {number}" for name, number in numbers.items())
+        raise ValueError(f"{collective}: {where}, expected one device")
+    return tuple(found.values())
 
 
 def says_in_place(spec: Any) -> bool:

@@ -9,16 +9,14 @@ from typing import Any
 
 from mpi4py import MPI
 
-from ..buffers import on_device, parse
-from .call import Call, Where, check_equal, check_writable, checked_root, on_gpu, says_in_place
+from ..buffers import Buffer, parse
+from .call import Call, Where, check_equal, check_writable, checked_root, on_devices, says_in_place
 from .sides import Side, check_apart, copied, in_bytes, parse_side
 
 
 def bcast(where: Where, buf: Any, root: int) -> Call:
     """One buffer."""
     root = checked_root("bcast", root, where)
-    if on_device(buf):
-        return on_gpu("bcast", buf, root)
     buffer = parse(buf, "bcast: buf")
     if where.rank != root:
         check_writable(buffer, "bcast: buf")
@@ -33,6 +31,7 @@ def bcast(where: Where, buf: Any, root: int) -> Call:
         after=side.unpack if where.rank != root else (),
         owners=side.owners,
         native=(side.native, root),
+        devices=on_devices("bcast", buf=buffer),
     )
 
 
@@ -78,12 +77,22 @@ def alltoallv(where: Where, sendbuf: Any, recvbuf: Any) -> Call:
 
 def _gather(where: Where, sendbuf: Any, recvbuf: Any, root: int, counted: bool) -> Call:
     root = checked_root("gather", root, where)
-    if on_device(sendbuf) or (where.rank == root and on_device(recvbuf)):
-        return on_gpu("gather", sendbuf, recvbuf, root)
     if where.rank != root:
-        away = in_bytes(sendbuf, parse(sendbuf, "gather: sendbuf"))
+        send = parse(sendbuf, "gather: sendbuf")
+        away = in_bytes(sendbuf, send)
         native = away.native, recvbuf, root
-        return _rooted("gather", where, root, counted, away, native, sendbuf=away.address, before=away.pack)
+        devices = on_devices("gather", sendbuf=send)
+        return _rooted(
+            "gather",
+            where,
+            root,
+            counted,
+            away,
+            native,
+            sendbuf=away.address,
+            before=away.pack,
+            devices=devices,
+        )
     call = _collected("gather", where, sendbuf, recvbuf, counted)
     nbytes = None if counted else call.nbytes
     return replace(call, root=root, nbytes=nbytes, native=(*call.native, root))
@@ -91,17 +100,27 @@ def _gather(where: Where, sendbuf: Any, recvbuf: Any, root: int, counted: bool) 
 
 def _scatter(where: Where, sendbuf: Any, recvbuf: Any, root: int, counted: bool) -> Call:
     root = checked_root("scatter", root, where)
-    if on_device(recvbuf) or (where.rank == root and on_device(sendbuf)):
-        return on_gpu("scatter", sendbuf, recvbuf, root)
     if where.rank != root:
-        recv = parse(recvbuf, "scatter: recvbuf")
-        check_writable(recv, "scatter: recvbuf")
-        away = in_bytes(recvbuf, recv)
+        block = parse(recvbuf, "scatter: recvbuf")
+        check_writable(block, "scatter: recvbuf")
+        away = in_bytes(recvbuf, block)
         native = sendbuf, away.native, root
-        return _rooted("scatter", where, root, counted, away, native, recvbuf=away.address, after=away.unpack)
+        devices = on_devices("scatter", recvbuf=block)
+        return _rooted(
+            "scatter",
+            where,
+            root,
+            counted,
+            away,
+            native,
+            recvbuf=away.address,
+            after=away.unpack,
+            devices=devices,
+        )
     send = parse_side(sendbuf, "scatter: sendbuf", where.size, counted)
     all_blocks = in_bytes(sendbuf, send, where.size)
     mine: Side | None = None
+    recv: Buffer | None = None
     if not says_in_place(recvbuf):
         recv = parse(recvbuf, "scatter: recvbuf")
         check_writable(recv, "scatter: recvbuf")
@@ -120,6 +139,7 @@ def _scatter(where: Where, sendbuf: Any, recvbuf: Any, root: int, counted: bool)
         after=mine.unpack if mine else (),
         owners=all_blocks.owners + (mine.owners if mine else ()),
         native=(all_blocks.native, mine.native if mine else MPI.IN_PLACE, root),
+        devices=on_devices("scatter", sendbuf=send, recvbuf=recv),
     )
 
 
@@ -143,8 +163,6 @@ def _rooted(
 
 
 def _allgather(where: Where, sendbuf: Any, recvbuf: Any, counted: bool) -> Call:
-    if on_device(sendbuf) or on_device(recvbuf):
-        return on_gpu("allgather", sendbuf, recvbuf)
     return _collected("allgather", where, sendbuf, recvbuf, counted)
 
 
@@ -153,9 +171,10 @@ def _collected(collective: str, where: Where, sendbuf: Any, recvbuf: Any, counte
     recv = parse_side(recvbuf, f"{collective}: recvbuf", where.size, counted)
     check_writable(recv, f"{collective}: recvbuf")
     all_blocks = in_bytes(recvbuf, recv, where.size)
-    mine: Side | None = None
+    mine, send = None, None
     if not says_in_place(sendbuf):
-        mine = in_bytes(sendbuf, parse(sendbuf, f"{collective}: sendbuf"))
+        send = parse(sendbuf, f"{collective}: sendbuf")
+        mine = in_bytes(sendbuf, send)
         mine = _apart(collective, where, all_blocks, "recvbuf", mine, "sendbuf")
     return Call(
         collective,
@@ -170,6 +189,7 @@ def _collected(collective: str, where: Where, sendbuf: Any, recvbuf: Any, counte
         after=all_blocks.unpack,
         owners=all_blocks.owners + (mine.owners if mine else ()),
         native=(mine.native if mine else MPI.IN_PLACE, all_blocks.native),
+        devices=on_devices(collective, sendbuf=send, recvbuf=recv),
     )
 
 
@@ -186,13 +206,12 @@ def _apart(
 
 
 def _alltoall(where: Where, sendbuf: Any, recvbuf: Any, counted: bool) -> Call:
-    if on_device(sendbuf) or on_device(recvbuf):
-        return on_gpu("alltoall", sendbuf, recvbuf)
     recv = parse_side(recvbuf, "alltoall: recvbuf", where.size, counted)
     check_writable(recv, "alltoall: recvbuf")
     into = in_bytes(recvbuf, recv, where.size)
-    if says_in_place(sendbuf):
-        out, before = copied(into)
+    send = None
+    if says_in_place(sendbuf):  # on a device, what runs it makes the copy
+        out, before = copied(into) if recv.device is None else (into, into.pack)
     else:
         send = parse_side(sendbuf, "alltoall: sendbuf", where.size, counted)
         out = in_bytes(sendbuf, send, where.size)
@@ -215,4 +234,6 @@ def _alltoall(where: Where, sendbuf: Any, recvbuf: Any, counted: bool) -> Call:
         after=into.unpack,
         owners=out.owners + into.owners,
         native=(MPI.IN_PLACE if says_in_place(sendbuf) else out.native, into.native),
+        in_place=out is into,
+        devices=on_devices("alltoall", sendbuf=send, recvbuf=recv),
     )

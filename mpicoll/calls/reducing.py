@@ -8,9 +8,9 @@ import numpy as np
 from mpi4py import MPI
 
 from .. import buffers, ops
-from ..buffers import Buffer, on_device, parse
+from ..buffers import Buffer, parse
 from ..reduction import Reduction
-from .call import Call, Where, check_equal, check_writable, checked_root, on_gpu, says_in_place
+from .call import Call, Where, check_equal, check_writable, checked_root, on_devices, says_in_place
 from .sides import check_apart, extent, memory_at
 
 
@@ -35,8 +35,6 @@ def reduce(where: Where, sendbuf: Any, recvbuf: Any, op: Any, root: int) -> Call
     if where.rank == root:
         call = _vectors("reduce", where, sendbuf, recvbuf, op)
         return replace(call, root=root, native=(*call.native, root))
-    if on_device(sendbuf):
-        return on_gpu("reduce", sendbuf, recvbuf, op, root)
     send = parse(sendbuf, "reduce: sendbuf")
     return Call(
         "reduce",
@@ -45,14 +43,13 @@ def reduce(where: Where, sendbuf: Any, recvbuf: Any, op: Any, root: int) -> Call
         sendbuf=send.address,
         owners=(send.owner,),
         native=(sendbuf, recvbuf, op, root),
+        devices=on_devices("reduce", sendbuf=send),
         **reducing("reduce", where, send, op, send.count),
     )
 
 
 def reduce_scatter_block(where: Where, sendbuf: Any, recvbuf: Any, op: Any) -> Call:
     """A vector of each rank, an equal block of the result on each."""
-    if on_device(sendbuf) or on_device(recvbuf):
-        return on_gpu("reduce_scatter", sendbuf, recvbuf, op)
     blocks = where.size if says_in_place(sendbuf) else 1
     recv = parse(recvbuf, "reduce_scatter: recvbuf", blocks)
     send = None if says_in_place(sendbuf) else parse(sendbuf, "reduce_scatter: sendbuf", where.size)
@@ -63,8 +60,6 @@ def reduce_scatter_block(where: Where, sendbuf: Any, recvbuf: Any, op: Any) -> C
 def reduce_scatter(where: Where, sendbuf: Any, recvbuf: Any, recvcounts: Sequence[int], op: Any) -> Call:
     """A vector of each rank, a block of the result on each as the counts say."""
     native = (sendbuf, recvbuf, recvcounts, op)
-    if on_device(sendbuf) or on_device(recvbuf):
-        return on_gpu("reduce_scatter", *native)
     counts = buffers.integers(recvcounts, where.size, "reduce_scatter: recvcounts")
     if min(counts) < 0:
         raise ValueError(f"reduce_scatter: recvcounts {list(counts)} given, expected 0 or more")
@@ -91,8 +86,6 @@ def barrier(where: Where) -> Call:
 
 def _vectors(collective: str, where: Where, sendbuf: Any, recvbuf: Any, op: Any) -> Call:
     """Describe a reduction of whole vectors."""
-    if on_device(sendbuf) or on_device(recvbuf):
-        return on_gpu(collective, sendbuf, recvbuf, op)
     recv = parse(recvbuf, f"{collective}: recvbuf")
     check_writable(recv, f"{collective}: recvbuf")
     send = recv
@@ -114,6 +107,7 @@ def _vectors(collective: str, where: Where, sendbuf: Any, recvbuf: Any, op: Any)
         recvbuf=recv.address,
         owners=(send.owner, recv.owner),
         native=(MPI.IN_PLACE if in_place else sendbuf, recvbuf, op),
+        devices=on_devices(collective, sendbuf=send, recvbuf=recv),
         **reducing(collective, where, recv, op, recv.count, received),
     )
 
@@ -144,6 +138,7 @@ def _reduce_scatter(
         counted=counted,
         owners=((send or recv).owner, recv.owner),
         native=native,
+        devices=on_devices("reduce_scatter", sendbuf=send, recvbuf=recv),
         **reducing("reduce_scatter", where, recv, op, sum(counts), counts[where.rank]),
     )
 
@@ -171,7 +166,8 @@ def reducing(
         "nbytes": count * buffer.itemsize,
         "unsuited": unsuited,
         "holes": holes,
-        "after": (average,) if reduction.average else (),
+        "after": (average,) if reduction.average and buffer.device is None else (),
+        "received": received,
     }
 
 

@@ -3,15 +3,23 @@
 import ctypes
 import importlib.util
 import os
+from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from .program import console, start_mpi
 
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
 
 @click.command("info")
-def command() -> None:
+@click.option(
+    "--probe", is_flag=True, help="Let two ranks try whether MPI takes device memory, for up to a minute."
+)
+def command(*, probe: bool) -> None:
     """Show the MPI library, the ranks and where they are, the transports, threads, and GPU support.
 
     Under mpiexec it describes the job, alone this machine.
@@ -24,6 +32,7 @@ def command() -> None:
 
     where = provenance(world)
     nodes = topology.nodes(world)
+    aware = _aware(world, probe) if probe or world.rank == 0 else ""
     places = world.gather((MPI.Get_processor_name(), launch.cores()))
     if places is None:
         return
@@ -39,6 +48,8 @@ def command() -> None:
         lines[f"  node {number}"] = f"{host}: {_ranks(ranks)}, {cores} core{'s' if cores > 1 else ''}"
     lines["transports"] = _transports()
     lines["progress"] = _progress()
+    lines["GPUs"] = _gpus()
+    lines["CUDA-aware"] = aware
     lines["GPU support"] = _gpu()
     out = console()
     for name, text in lines.items():
@@ -90,6 +101,34 @@ def _progress() -> str:
     return f"{where} ({level})"
 
 
+def _gpus() -> str:
+    """Say which devices this process sees, or why none."""
+    from ..device import driver  # noqa: PLC0415
+
+    if trouble := driver.trouble():
+        return f"none: {trouble}"
+    names = Counter(driver.name(device) for device in range(driver.count()))
+    version = driver.get("cuDriverGetVersion") & 0xFFFFFFFF
+    models = ", ".join(f"{number} x {name}" for name, number in names.items())
+    return f"{models}; driver for CUDA {version // 1000}.{version % 1000 // 10}"
+
+
+def _aware(world: "MPI.Intracomm", probe: bool) -> str:
+    """Say whether the MPI library takes device memory, if that is known; collective where it is tried."""
+    from ..device import aware, driver  # noqa: PLC0415 - needs MPI
+
+    try:
+        answer = aware.agreed(world, fresh=True) if probe else aware.known()
+    except ValueError as error:
+        return str(error)
+    if answer is None:
+        return "not known; info --probe, started as a job of yours is, tries it in up to a minute"
+    if answer.reason == driver.trouble():
+        return "no: there is no GPU"
+    what = "messages and collectives" if answer.collectives else "messages"
+    return f"yes, {what}: {answer.reason}" if answer.messages else f"no: {answer.reason}"
+
+
 def _gpu() -> str:
     """Say what the MPI library says of itself, and which packages there are."""
     from mpi4py import MPI  # noqa: PLC0415
@@ -99,5 +138,5 @@ def _gpu() -> str:
     for name, function in (("CUDA", "MPIX_Query_cuda_support"), ("ROCm", "MPIX_Query_rocm_support")):
         answer = getattr(library, function, None)
         aware.append(f"{name}-aware: {'not said' if answer is None else 'yes' if answer() else 'no'}")
-    packages = [name for name in ("cupy", "numba_cuda", "torch") if importlib.util.find_spec(name)]
+    packages = [name for name in ("cupy", "jax", "numba_cuda", "torch") if importlib.util.find_spec(name)]
     return f"MPI library {', '.join(aware)}; Python packages: {', '.join(packages) or 'none'}"

@@ -20,6 +20,11 @@ _UNLIKE = AttributeError, KeyError, TypeError  # of a look-up for what is no arr
 Operation: TypeAlias = Any  # MPI.Op, or mpicoll.AVG
 
 
+def _on_host(*buffers: Any) -> bool:
+    """Whether the native collective may have them: device memory has to be looked at first."""
+    return not any(map(on_device, buffers))
+
+
 class Blocking(Calling):
     """Collectives that return when this rank's part is done.
 
@@ -54,7 +59,8 @@ class Blocking(Calling):
     that gather all ranks' vectors, which refuse long ones.
 
     Vectors of derived datatypes with holes are packed into memory of their own before, and unpacked
-    after; to reduce them the native collective serves. Device memory is for the native collectives.
+    after; to reduce them the native collective serves. Arrays on a GPU are for the routes of
+    :mod:`mpicoll.device.plan`, by ``transport=``.
     Where MPI forbids the same memory in both buffers, IN_PLACE is meant.
     """
 
@@ -78,7 +84,7 @@ class Blocking(Calling):
             frame = UNKNOWN if parameters else self._frames[key]
         except _UNLIKE:
             frame = UNKNOWN
-        if frame == NATIVE:
+        if frame == NATIVE and _on_host(buf):
             MPI.Intracomm.Bcast(self, buf, root)
         elif frame == UNKNOWN or (code := self._entry(frame, 0, id(buf), RECV_ARRAY)) == DECLINED:
             quick = None, buf, buf, (root, algorithm)
@@ -98,7 +104,7 @@ class Blocking(Calling):
             frame = UNKNOWN if parameters else self._frames[key]
         except _UNLIKE:
             frame = UNKNOWN
-        if frame == NATIVE:
+        if frame == NATIVE and _on_host(sendbuf, recvbuf):
             MPI.Intracomm.Gather(self, sendbuf, recvbuf, root)
         elif frame == UNKNOWN or (code := self._entry(frame, id(sendbuf), id(recvbuf), kind)) == DECLINED:
             quick = sendbuf, recvbuf, array, (root, in_place, algorithm)
@@ -124,7 +130,7 @@ class Blocking(Calling):
             frame = UNKNOWN if parameters else self._frames[key]
         except _UNLIKE:
             frame = UNKNOWN
-        if frame == NATIVE:
+        if frame == NATIVE and _on_host(sendbuf, recvbuf):
             MPI.Intracomm.Scatter(self, sendbuf, recvbuf, root)
         elif frame == UNKNOWN or (code := self._entry(frame, id(sendbuf), id(recvbuf), kind)) == DECLINED:
             quick = sendbuf, recvbuf, array, (root, in_place, algorithm)
@@ -149,7 +155,7 @@ class Blocking(Calling):
             frame = UNKNOWN if parameters else self._frames[key]
         except _UNLIKE:
             frame = UNKNOWN
-        if frame == NATIVE:
+        if frame == NATIVE and _on_host(sendbuf, recvbuf):
             MPI.Intracomm.Allgather(self, sendbuf, recvbuf)
         elif frame == UNKNOWN or (code := self._entry(frame, id(sendbuf), id(recvbuf), kind)) == DECLINED:
             quick = sendbuf, recvbuf, recvbuf, (in_place, algorithm)
@@ -172,7 +178,7 @@ class Blocking(Calling):
             frame = UNKNOWN if parameters else self._frames[key]
         except _UNLIKE:
             frame = UNKNOWN
-        if frame == NATIVE:
+        if frame == NATIVE and _on_host(sendbuf, recvbuf):
             MPI.Intracomm.Alltoall(self, sendbuf, recvbuf)
         elif (
             frame == UNKNOWN
@@ -207,7 +213,7 @@ class Blocking(Calling):
             frame = UNKNOWN if parameters else self._frames[key]
         except _UNLIKE:
             frame = UNKNOWN
-        if frame == NATIVE:
+        if frame == NATIVE and _on_host(sendbuf, recvbuf):
             MPI.Intracomm.Reduce(self, sendbuf, recvbuf, op, root)
         elif frame == UNKNOWN or (code := self._entry(frame, id(sendbuf), id(recvbuf), kind)) == DECLINED:
             quick = sendbuf, recvbuf, array, (getattr(op, "handle", None), root, in_place, algorithm)
@@ -233,7 +239,7 @@ class Blocking(Calling):
             frame = UNKNOWN if parameters else self._frames[key]
         except _UNLIKE:
             frame = UNKNOWN
-        if frame == NATIVE:
+        if frame == NATIVE and _on_host(sendbuf, recvbuf):
             MPI.Intracomm.Allreduce(self, sendbuf, recvbuf, op)
         elif frame == UNKNOWN or (code := self._entry(frame, id(sendbuf), id(recvbuf), kind)) == DECLINED:
             quick = sendbuf, recvbuf, recvbuf, (getattr(op, "handle", None), in_place, algorithm)
@@ -252,7 +258,7 @@ class Blocking(Calling):
             frame = UNKNOWN if parameters else self._frames[key]
         except _UNLIKE:
             frame = UNKNOWN
-        if frame == NATIVE:
+        if frame == NATIVE and _on_host(sendbuf, recvbuf):
             MPI.Intracomm.Reduce_scatter_block(self, sendbuf, recvbuf, op)
         elif frame == UNKNOWN or (code := self._entry(frame, id(sendbuf), id(recvbuf), kind)) == DECLINED:
             quick = sendbuf, recvbuf, recvbuf, (getattr(op, "handle", None), in_place, algorithm)
@@ -293,7 +299,7 @@ class Blocking(Calling):
             frame = UNKNOWN if parameters else self._frames[key]
         except _UNLIKE:
             frame = UNKNOWN
-        if frame == NATIVE:
+        if frame == NATIVE and _on_host(sendbuf, recvbuf):
             MPI.Intracomm.Scan(self, sendbuf, recvbuf, op)
         elif frame == UNKNOWN or (code := self._entry(frame, id(sendbuf), id(recvbuf), kind)) == DECLINED:
             quick = sendbuf, recvbuf, recvbuf, (getattr(op, "handle", None), in_place, algorithm)
@@ -312,7 +318,7 @@ class Blocking(Calling):
             frame = UNKNOWN if parameters else self._frames[key]
         except _UNLIKE:
             frame = UNKNOWN
-        if frame == NATIVE:
+        if frame == NATIVE and _on_host(sendbuf, recvbuf):
             MPI.Intracomm.Exscan(self, sendbuf, recvbuf, op)
         elif frame == UNKNOWN or (code := self._entry(frame, id(sendbuf), id(recvbuf), kind)) == DECLINED:
             quick = sendbuf, recvbuf, recvbuf, (getattr(op, "handle", None), in_place, algorithm)
@@ -330,7 +336,7 @@ class Blocking(Calling):
         parameters: dict[str, Any],
     ) -> Sequence[int] | None:
         """Ask all ranks for their counts where they were left out, as mpi4py does."""
-        if recvcounts is not None or on_device(sendbuf) or on_device(recvbuf):
+        if recvcounts is not None:
             return recvcounts
         if sendbuf is None or sendbuf is _IN_PLACE:
             raise TypeError("reduce_scatter: recvcounts left out, expected them in place")

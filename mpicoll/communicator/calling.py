@@ -13,11 +13,13 @@ from mpi4py import MPI
 from .. import selection, statistics
 from ..calls import Call, Where
 from ..context import Context
+from ..device import plan as device_plan
+from ..device import producers
 from ..engine import compiled
 from ..engine.interpreter import DECLINED
 from ..engine.lowering import LIMITS
 from ..errors import FreedCommunicator
-from ..plan import Plan, bind, decide
+from ..plan import Plan, bind
 from ..requests import Persistent, Request
 from ..schedule.registry import Nodes
 
@@ -81,13 +83,13 @@ class Calling(MPI.Intracomm):
         context.finish()
         plan = None
         if choice.algorithm == selection.NATIVE:
-            getattr(MPI.Intracomm, method)(self, *call.native)
+            self._native(method, call)
         else:
             arrays = [array for array in quick[:2] if isinstance(array, np.ndarray)]
             plan = context.plan(call, choice, *(array.dtype for array in arrays))
             plan.run(call)
         if statistics.active is not None:
-            _record(method, call, choice, begin)
+            _record(method, call, choice, begin, "" if plan is None else plan.label)
         elif quick and not parameters and _repeats(call, choice, quick, arguments):
             array, rest = quick[2:]
             key = (method, *(() if array is None else (array.dtype, array.size)), *rest)
@@ -105,10 +107,12 @@ class Calling(MPI.Intracomm):
         context = self._connected()
         if choice.algorithm == selection.NATIVE:
             begin = perf_counter()
-            request = getattr(MPI.Intracomm, method)(self, *call.native)
+            request = self._native(method, call)
             if statistics.active is not None:
                 _record(method, call, choice, begin)
             return request
+
+        call.produced = producers.note(call.devices)
 
         def run() -> None:  # the plan is made in its turn: that may be collective
             _run(context.plan(call, choice), method, call, choice)
@@ -129,14 +133,42 @@ class Calling(MPI.Intracomm):
         trouble = "persistent collectives send messages"
         call, choice = self._decided(build, arguments, algorithm, parameters, trouble)
         context = self._connected()
+        if call.devices:
+            return self._persistent_on_device(method, call, choice)
         if choice.algorithm == selection.NATIVE:
             if statistics.active is not None:
                 _record(method, call, choice, perf_counter())
-            return getattr(MPI.Intracomm, method)(self, *call.native, info)
+            return self._native(method, call, info)
         tag, queue = context.aside()
         plan = bind(context, call, choice, tag)
         run = partial(_run, plan, method, call, choice)
         return Persistent(queue, run, call.owners, lambda: context.closed, call.own_bytes > URGENT)
+
+    def _persistent_on_device(self, method: str, call: Call, choice: selection.Choice) -> Persistent:
+        """Make a collective of device memory that runs again and again; all ranks wait for each other."""
+        if choice.algorithm == selection.NATIVE:
+            raise TypeError(
+                f"{call.collective}: native asked for, but the library's persistent collectives do not wait "
+                "for a device when they start"
+            )
+        context = self._connected()
+        context.finish()
+        aside = context.apart()
+        run = partial(_run, aside.plan(call, choice), method, call, choice)
+
+        def begin() -> None:
+            call.produced = producers.note(call.devices)
+
+        urgent = call.own_bytes > URGENT
+        return Persistent(aside.queue, run, call.owners, lambda: context.closed, urgent, begin)
+
+    def _native(self, method: str, call: Call, *more: Any) -> Any:
+        """Call the MPI library's own collective."""
+        if call.devices:
+            context = self._connected()
+            context.finish()  # what follows may be collective on the private communicator
+            device_plan.check_native(context, call)
+        return getattr(MPI.Intracomm, method)(self, *call.native, *more)
 
     def _decided(
         self, build: Build, arguments: tuple, algorithm: str, parameters: dict[str, Any], trouble: str = ""
@@ -154,7 +186,7 @@ class Calling(MPI.Intracomm):
         try:
             return call, context.choices[question]
         except (KeyError, TypeError):
-            choice = decide(context, call, algorithm, parameters, trouble)
+            choice = context.decide(call, algorithm, parameters, trouble)
         if call.key is not None:
             context.choose(question, choice)
         return call, choice
@@ -181,7 +213,7 @@ def _run(plan: Plan, method: str, call: Call, choice: selection.Choice) -> None:
     begin = perf_counter()
     plan.run(call)
     if statistics.active is not None:
-        _record(method, call, choice, begin)
+        _record(method, call, choice, begin, plan.label)
 
 
 def _repeats(call: Call, choice: selection.Choice, quick: Sequence[Any], arguments: tuple) -> bool:
@@ -202,10 +234,10 @@ def _repeats(call: Call, choice: selection.Choice, quick: Sequence[Any], argumen
     return plain and predefined and not aliased and compiled.reads_objects()
 
 
-def _record(method: str, call: Call, choice: selection.Choice, begin: float) -> None:
+def _record(method: str, call: Call, choice: selection.Choice, begin: float, label: str = "") -> None:
     assert statistics.active is not None
     native = choice.algorithm == selection.NATIVE
     seconds = perf_counter() - begin
     statistics.active.record(
-        method, choice.algorithm, call.own_bytes, seconds, choice.reason if native else ""
+        method, label or choice.algorithm, call.own_bytes, seconds, choice.reason if native else ""
     )

@@ -11,7 +11,6 @@ from .. import calls, kernels, selection
 from ..calls import Call, Where, memory_at
 from ..engine import fusing
 from ..ops import Average
-from ..plan import decide
 from ..reduction import OPS
 from .calling import Build, Calling
 from .standing import StandIn
@@ -168,7 +167,7 @@ class Grouping:
         together: dict[Any, list[tuple[Recorded, Call]]] = {}
         for number, each in enumerate(recorded):
             call = each.build(where, *each.arguments)
-            decide(context, call, each.algorithm, each.parameters)
+            context.decide(call, each.algorithm, each.parameters)
             together.setdefault(_common(each, call) or number, []).append((each, call))
         for members in together.values():
             if len(members) == 1:
@@ -212,7 +211,7 @@ class Grouping:
 
 def _common(each: Recorded, call: Call) -> tuple | None:
     """Give what calls that are fused have in common; None for one that is not."""
-    if call.unsuited or each.algorithm != _AUTO or each.parameters:
+    if call.devices or call.unsuited or each.algorithm != _AUTO or each.parameters:
         return None
     if call.nbytes is None or call.nbytes > SMALL:
         return None

@@ -5,6 +5,9 @@ A strand that must wait, for a peer's counter or for a message, lets the next on
 a two-level collective overlap, and a rank that is late for one block finds the next one waiting for it.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from numba.extending import register_jitable
 
 from . import program as p
@@ -15,56 +18,73 @@ from .intrinsics import call_test, load, load_acquire, load_int, relax, store, s
 WAITS = -1
 
 
-@register_jitable
-def execute_blocks(frame, sendbuf, recvbuf):
-    """Run a program over shared memory: as `execute`, with GONE less a rank's number as another result."""
-    window, blocks = load(frame, p.WINDOW), load(frame, p.BLOCKS)
-    oldest, following, rounds, gone = 0, 0, 0, -1
-    while oldest < blocks:
-        before = oldest + following
-        following, peer = _fill(frame, window, oldest, following, sendbuf, recvbuf)
-        moved = oldest + following != before
-        block = oldest
-        while block < following:
-            strand = _strand(frame, block)
-            row = load(strand, p.ROW)
-            next_strand = _strand(frame, block + 1) if block + 1 < following else 0
-            code = _advance(frame, window, strand, next_strand)
-            if code > 0:
+Jitable = Callable[..., Any]
+
+
+def interpreter(advance: Jitable, begun: Jitable) -> Jitable:
+    """Make an interpreter of programs in blocks.
+
+    Parameters
+    ----------
+    advance : callable
+        ``advance(frame, window, strand, other)`` goes on with a strand: 0 when it is done, WAITS, or an
+        error. It may do something of `other`, too, the strand of the next block unless that is 0.
+    begun : callable
+        ``begun(frame, strand, index)`` prepares the strand of that number for another block.
+    """
+
+    @register_jitable
+    def execute(frame, sendbuf, recvbuf):
+        """Run a program: as `execute` of messages, with GONE less a rank's number as another result."""
+        window, blocks = load(frame, p.WINDOW), load(frame, p.BLOCKS)
+        oldest, following, rounds, gone = 0, 0, 0, -1
+        while oldest < blocks:
+            before = oldest + following
+            following, peer = fill(frame, window, oldest, following, sendbuf, recvbuf)
+            moved = oldest + following != before
+            block = oldest
+            while block < following:
+                strand = _strand(frame, block)
+                row = load(strand, p.ROW)
+                next_strand = _strand(frame, block + 1) if block + 1 < following else 0
+                code = advance(frame, window, strand, next_strand)
+                if code not in (0, WAITS):
+                    return code
+                moved = moved or load(strand, p.ROW) != row
+                if block == oldest and _done(strand):
+                    oldest += 1
+                    moved = True
+                    at = load(window, w.POSITION) if oldest == following else load(next_strand, p.START)
+                    w.finish(window, at)
+                    following, peer = fill(frame, window, oldest, following, sendbuf, recvbuf)
+                block += 1
+            if moved:
+                rounds, gone = 0, -1
+                continue
+            if oldest < following:
+                peer = load(_strand(frame, oldest), p.PEER)
+            if peer >= 0 and peer == gone:  # it had ended before the last look at what it has left
+                return w.GONE - gone
+            rounds += 1
+            code = w.rest(frame, window, rounds)
+            if code != 0:
                 return code
-            moved = moved or load(strand, p.ROW) != row
-            if block == oldest and _done(strand):
-                oldest += 1
-                moved = True
-                at = load(window, w.POSITION) if oldest == following else load(next_strand, p.START)
-                w.finish(window, at)
-                following, peer = _fill(frame, window, oldest, following, sendbuf, recvbuf)
-            block += 1
-        if moved:
-            rounds, gone = 0, -1
-            continue
-        if oldest < following:
-            peer = load(_strand(frame, oldest), p.PEER)
-        if peer >= 0 and peer == gone:  # it had ended before the last look at what it has left
-            return w.GONE - gone
-        rounds += 1
-        code = w.rest(frame, window, rounds)
-        if code != 0:
-            return code
-        if rounds % w.LOOKS == 0 and peer >= 0 and w.ended(window, peer):
-            gone = peer
-    return 0
+            if rounds % w.LOOKS == 0 and peer >= 0 and w.ended(window, peer):
+                gone = peer
+        return 0
 
+    @register_jitable
+    def fill(frame, window, oldest, following, sendbuf, recvbuf):
+        """Begin blocks while there are strands for them: which follows, and the rank it waits for, or -1."""
+        while following < load(frame, p.BLOCKS) and following - oldest < load(frame, p.STRANDS):
+            peer = _begin(frame, window, following, sendbuf, recvbuf)
+            if peer >= 0:
+                return following, peer
+            begun(frame, _strand(frame, following), following % load(frame, p.STRANDS))
+            following += 1
+        return following, -1
 
-@register_jitable
-def _fill(frame, window, oldest, following, sendbuf, recvbuf):
-    """Begin blocks while there are strands for them: which follows, and the rank that it waits for, or -1."""
-    while following < load(frame, p.BLOCKS) and following - oldest < load(frame, p.STRANDS):
-        peer = _begin(frame, window, following, sendbuf, recvbuf)
-        if peer >= 0:
-            return following, peer
-        following += 1
-    return following, -1
+    return execute
 
 
 @register_jitable
@@ -116,7 +136,7 @@ def _advance(frame, window, strand, other):
         instruction = load(row, 0)
         if instruction == p.AWAIT:
             address = load(strand, p.LINE) + load(row, 2)
-            if not _published(address, counter + load(row, 3), patience):
+            if not published(address, counter + load(row, 3), patience):
                 store(strand, p.PEER, load(row, 4))
                 code = WAITS
         elif instruction == p.PUBLISH:
@@ -134,7 +154,7 @@ def _advance(frame, window, strand, other):
             if copies:
                 store(other, p.ROW, copied + 8 * p.COLUMNS)
         elif instruction == p.WAIT:
-            code = _test(frame, requests + load(row, 1) * load(frame, p.HANDLE_BYTES))
+            code = test_message(frame, requests + load(row, 1) * load(frame, p.HANDLE_BYTES))
             store(strand, p.PEER, -1)
         else:
             code = post(frame, strand, row, requests, tag)
@@ -145,7 +165,12 @@ def _advance(frame, window, strand, other):
 
 
 @register_jitable
-def _published(address, value, patience):
+def _no_more(frame, strand, index):
+    """Do nothing more for a strand that has begun."""
+
+
+@register_jitable
+def published(address, value, patience):
     """Whether a counter has come to a value, after so many looks."""
     for _ in range(patience):
         if load_acquire(address) >= value:
@@ -155,8 +180,11 @@ def _published(address, value, patience):
 
 
 @register_jitable
-def _test(frame, request):
+def test_message(frame, request):
     """0 if a message is complete, WAITS, or an MPI error."""
     status = load(frame, p.STATUS)
     code = call_test(load(frame, p.FUNCTIONS + p.TEST), request, status, status + 8)
     return WAITS if code == 0 and load_int(status) == 0 else code
+
+
+execute_blocks = interpreter(_advance, _no_more)

@@ -13,7 +13,7 @@ from ..kernels.compiling import entry
 from ..transports import libmpi
 from . import interpreter
 from . import program as p
-from .window import RING, UNIT, Window
+from .window import RING, Window
 
 STRANDS = 2  # blocks under way at once
 STRANDS_OF_MESSAGES = 8  # and where messages to other nodes take their time
@@ -96,7 +96,7 @@ class Compiled:
         frame = self._frame
         self._window, self._table = window, np.zeros((len(self._programs), p.BLOCK_WORDS), np.int64)
         for row, (program, shift) in zip(self._table, self._programs, strict=True):
-            units = max(1, -(-program.staged // UNIT))
+            units = max(1, -(-program.staged // window.unit))
             if units > min(window.units, RING):
                 raise ValueError(
                     f"a block stages {program.staged} bytes, more than there is shared memory for"

@@ -173,3 +173,6 @@ call_probe = _caller(_INT, types.int32, 5)  # MPI_Iprobe
 call_send = _caller(_INT, types.int32, 6)  # MPI_Send
 call_recv = _caller(_INT, types.int32, 7)  # MPI_Recv, MPI_Isend, MPI_Irecv
 call_sendrecv = _caller(_INT, types.int32, 12)
+call_query = _caller(_INT, types.int32, 1)  # cuStreamQuery
+call_copy = _caller(_INT, types.int32, 4)  # cuMemcpyAsync
+call_launch = _caller(_INT, types.int32, 11)  # cuLaunchKernel

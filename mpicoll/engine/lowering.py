@@ -3,14 +3,18 @@
 from ..schedule.schedule import Schedule
 from .layout import Shape
 from .messages import LIMITS, Limits, Lowering
+from .on_device import DeviceRegions, OnDevice
 from .program import Program
 from .sharing import Regions, Sharing
 
-__all__ = ["LIMITS", "Limits", "Regions", "lower"]
+__all__ = ["LIMITS", "DeviceRegions", "Limits", "Regions", "lower"]
 
 
 def lower(
-    schedule: Schedule, shape: Shape, limits: Limits = LIMITS, window: Regions | None = None
+    schedule: Schedule,
+    shape: Shape,
+    limits: Limits = LIMITS,
+    window: Regions | DeviceRegions | None = None,
 ) -> Program:
     """Lower the steps of the rank that `shape` is of.
 
@@ -22,7 +26,7 @@ def lower(
         Its counts, and the rank.
     limits : Limits
         Sizes of segments.
-    window : Regions, optional
+    window : Regions or DeviceRegions, optional
         Of the shared memory through which ranks of the node exchange; the program then never blocks in MPI.
 
     Returns
@@ -30,7 +34,13 @@ def lower(
     Program
     """
     given = schedule, shape, limits
-    lowering = Lowering(*given) if window is None else Sharing(*given, window)
+    lowering: Lowering
+    if window is None:
+        lowering = Lowering(*given)
+    elif isinstance(window, DeviceRegions):
+        lowering = OnDevice(*given, window)
+    else:
+        lowering = Sharing(*given, window)
     for step in schedule.steps(shape.rank):
         lowering.step(step)
     return lowering.finish()

@@ -97,6 +97,7 @@ class Lowering:
     """The program so far, and where the values are."""
 
     takes_turns = True  # whether segments may take scratch in turn
+    transit = SCRATCH  # where messages are that do not come from or go to where values are
 
     def __init__(self, schedule: Schedule, shape: Shape, limits: Limits) -> None:
         self.layout = LAYOUTS[schedule.collective](shape)
@@ -218,12 +219,12 @@ class Lowering:
         Values that do not follow each other in memory are copied together.
         """
         parts = [part for span in spans for part in self._parts(span, self._value)]
-        if len(parts) == 1:
+        if len(parts) == 1 and self.transit == SCRATCH:
             return parts[0][1], used
-        start = place = Place(SCRATCH, self.arriving + used)
+        start = place = Place(self.transit, self.arriving + used)
         for nbytes, value in parts:
             self._copy(place, value, nbytes)
-            place = Place(SCRATCH, place.offset + nbytes)
+            place = Place(self.transit, place.offset + nbytes)
         self.scratch = max(self.scratch, place.offset)
         return start, place.offset - self.arriving
 
@@ -251,7 +252,7 @@ class Lowering:
         pieces = []
         for i, (move, spans, direct) in enumerate(parts):
             piece = Piece(
-                move, spans, direct or Place(SCRATCH, start + (i % AHEAD * stride if in_turn else used))
+                move, spans, direct or Place(self.transit, start + (i % AHEAD * stride if in_turn else used))
             )
             if not direct:
                 used += piece.nbytes
@@ -268,7 +269,7 @@ class Lowering:
     def _direct(self, move: Move, spans: tuple[Span, ...], leaving: list[tuple[Place, int]]) -> Place | None:
         """Where spans may be received so that they need not be moved; None if something is in the way."""
         homes = [part for span in spans for part in self._parts(span, self._target)]
-        if len(homes) != 1:
+        if len(homes) != 1 or self.transit != SCRATCH:
             return None
         nbytes, home = homes[0]
         if move.kind == "reduce":  # our own operand must be elsewhere

@@ -22,12 +22,15 @@ PUBLISH = 8  # address of the own counter, step
 AWAIT = 9  # address of a peer's counter, step, the peer's number on the node
 STREAM = 10  # as COPY, past the caches
 COMBINE_STREAM = 11  # as COMBINE, and the bytes in an element; the result goes past the caches
+OPERAND = 12  # address; after COMBINE, of one more operand; whether it goes to the left of what is combined
+SYNC = 13  # wait for the device
 
 COLUMNS = 9
 
-# Bases. Those of shared memory are of the first rank of the node; the offset says whose region it is.
-SENDBUF, RECVBUF, SCRATCH, LINE, STAGE = range(5)
-BASES = 5
+# Bases. Those of shared memory are of the first rank of the node; the offset says whose region it is. On a
+# device the stage is the rank's own, and PINNED is host memory for messages that cannot be in the device's.
+SENDBUF, RECVBUF, SCRATCH, LINE, STAGE, PINNED = range(6)
+BASES = 6
 
 # Slots of the frame, the int64 array through which the interpreter finds everything else
 PROGRAM = 0  # address of the first instruction
@@ -57,7 +60,20 @@ STRAND_TABLE = WINDOW + 4  # address of their strands
 STRAND_SCRATCH = WINDOW + 5  # bytes of scratch for each
 STRAND_REQUESTS = WINDOW + 6  # requests of each
 PIECE = WINDOW + 7  # address of memory for a piece of a result on its way past the caches
-FRAME_LENGTH = WINDOW + 8
+# Of a program on a device
+DEVICE_FUNCTIONS = WINDOW + 8  # addresses of the driver's functions, in the order of DRIVER
+KERNELS = WINDOW + 11  # address of the kernels, as functions of the driver's, by the number of operands
+LANES = WINDOW + 12  # elements for a thread
+THREADS = WINDOW + 13  # in a block of threads
+GRID = WINDOW + 14  # blocks of threads at most
+ARGUMENTS = WINDOW + 15  # address of the arguments of a kernel, after addresses of each of them
+STREAMS = WINDOW + 16  # address of the CUDA stream of each strand
+PINNED_WORKSPACE = WINDOW + 17  # as WORKSPACE, of host memory
+FRAME_LENGTH = WINDOW + 18
+
+DRIVER = ("cuMemcpyAsync", "cuStreamQuery", "cuLaunchKernel")
+OPERANDS = 8  # of a kernel at most
+FIRST_OPERAND = 3  # argument of a kernel: before it the result, the elements, a bit for each that goes left
 
 PIECE_BYTES = 1 << 12
 TURN_BYTES = 1 << 10  # of one instruction before it is another's turn
@@ -77,7 +93,9 @@ STRAND_REQUEST = BASES + 3  # address of its request handles
 STRAND_TAG = BASES + 4
 START = BASES + 5  # where in the endless stage it begins, in units
 PEER = BASES + 6  # number on the node of the rank that it waits for
-STRAND_WORDS = BASES + 7
+CUDA_STREAM = BASES + 7
+PENDING = BASES + 8  # whether the device has been given work since it was last waited for
+STRAND_WORDS = BASES + 9
 
 TAGS = 16  # that blocks of a vector have in turn
 

@@ -53,11 +53,14 @@ class Sharing(Lowering):
     """The program so far, where the values are, and what is staged."""
 
     takes_turns = False  # all segments are posted at once
+    in_lines = True  # whether a few bytes are staged with the counter
 
-    def __init__(self, schedule: Schedule, shape: Shape, limits: Limits, window: Regions) -> None:
+    def __init__(self, schedule: Schedule, shape: Shape, limits: Limits, window: Any) -> None:
         super().__init__(schedule, shape, limits)
         self.window, self.numbers = window, window.numbers
-        self.stagings = {rank: stage(schedule, rank, self.numbers, self._length) for rank in self.numbers}
+        self.stagings = {
+            rank: stage(schedule, rank, self.numbers, self._length, self.in_lines) for rank in self.numbers
+        }
         self.own = self.stagings[shape.rank]
         self.version: Counter[int] = Counter()
         self.staged: set[tuple[int, int]] = set()  # slots and versions that are in the stage

@@ -62,7 +62,13 @@ class Staging:
         return next((self.versions[slot, v] for v in later if (slot, v) in self.versions), None)
 
 
-def stage(schedule: Schedule, rank: int, near: Collection[int], length: Callable[[int], int]) -> Staging:
+def stage(
+    schedule: Schedule,
+    rank: int,
+    near: Collection[int],
+    length: Callable[[int], int],
+    in_lines: bool = True,
+) -> Staging:
     """Work out what a rank stages.
 
     Parameters
@@ -73,26 +79,30 @@ def stage(schedule: Schedule, rank: int, near: Collection[int], length: Callable
         The ranks that it shares memory with.
     length : callable
         ``length(slot)`` is the slot's length in bytes, the same on all ranks.
+    in_lines : bool
+        Whether a few bytes may be in the line of the counter.
     """
     staging = Staging()
     for number, step in enumerate(schedule.steps(rank), 1):
         for move in step:
             if move.kind == "send" and move.peer in near:
-                staging.sends[move.peer].append(list(_staged(staging, move, number, length)))
+                staging.sends[move.peer].append(list(_staged(staging, move, number, length, in_lines)))
         for move in step:
             if move.kind != "send":
                 staging.changes.update(slots(move.chunks))
     return staging
 
 
-def _staged(staging: Staging, move: Move, step: int, length: Callable[[int], int]) -> Iterator[Staged]:
+def _staged(
+    staging: Staging, move: Move, step: int, length: Callable[[int], int], in_lines: bool
+) -> Iterator[Staged]:
     """Give the places of a send's slots, with memory for those that are not staged yet.
 
     The first thing to be staged goes into the line, where it fits: its readers then load one cache line.
     """
     keys = [(slot, staging.changes[slot]) for slot in slots(move.chunks)]
     new = sum(length(slot) for slot, version in keys if (slot, version) not in staging.versions)
-    in_line = not staging.versions and new <= PAYLOAD_BYTES
+    in_line = in_lines and not staging.versions and new <= PAYLOAD_BYTES
     # aligned only where that takes no more than as much again: blocks are made to fit
     alignment = ALIGNMENT if new >= ALIGNMENT else 1
     base, offset = (LINE, PAYLOAD) if in_line else (STAGE, -(-staging.nbytes // alignment) * alignment)

@@ -65,7 +65,9 @@ INTERVAL = 13  # address of a struct timespec
 POLL = 14  # address of poll
 PROCESSES = 15  # address of a struct pollfd for each rank
 ANY_SOURCE, ANY_TAG = 16, 17  # MPI's
-STATE_LENGTH = 18
+STAGES = 18  # address of the stage from which those of all ranks are reckoned
+UNIT_BYTES = 19
+STATE_LENGTH = 20
 
 PROBES = 16  # rounds between two looks into MPI
 LOOKS = 1 << 12  # rounds between two looks at whether the others are alive
@@ -92,7 +94,11 @@ class Window:
         Bytes from the region of one rank to that of the next.
     units : int
         Units in the stage of each rank; the ring may be shorter.
+    unit : int
+        Bytes of one.
     """
+
+    unit = UNIT
 
     def __init__(self, node: MPI.Intracomm, memory: Any, units: int, wait: str) -> None:
         self._memory, self._number, self._processes = memory, node.rank, shared.processes(node)
@@ -105,6 +111,7 @@ class Window:
         state[YIELD], state[SLEEP], state[POLL] = map(_libc, ("sched_yield", "nanosleep", "poll"))
         state[INTERVAL], state[PROCESSES] = self._interval.ctypes.data, self._processes.ctypes.data
         state[ANY_SOURCE], state[ANY_TAG] = MPI.ANY_SOURCE, MPI.ANY_TAG
+        state[STAGES], state[UNIT_BYTES] = state[ADDRESS] + STAGE_BEGIN, UNIT
 
     def shorten(self, units: int) -> None:
         """Use a ring of so many units from now on, and give the rest of the stage back."""
@@ -201,7 +208,7 @@ def take(window, start, units, strand):
     store(window, POSITION, start + units)
     base = load(window, ADDRESS) + 2 * p.LINE_BYTES
     store(strand, p.LINE, base + block % LINES * p.LINE_BYTES)
-    store(strand, p.STAGE, load(window, ADDRESS) + STAGE_BEGIN + start % load(window, UNITS) * UNIT)
+    store(strand, p.STAGE, load(window, STAGES) + start % load(window, UNITS) * load(window, UNIT_BYTES))
     store(strand, p.COUNTER, block * STRIDE)
     store(strand, p.START, start)
 

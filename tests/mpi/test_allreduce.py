@@ -609,12 +609,6 @@ def test_dlpack():
         assert (out == SIZE).all()
 
 
-def test_device_memory_is_left_to_the_library():
-    array = Exporter(np.ones(3), "cuda")
-    with pytest.raises(TypeError, match="device memory given, ring takes plain host memory"):
-        ENGINES["compiled"].Allreduce(array, np.ones(3), algorithm="ring")
-
-
 def test_without_mpis_symbols_the_reference_engine_runs(monkeypatch):
     monkeypatch.setattr(compiled, "available", lambda: False)
     with pytest.warns(UserWarning, match="slow reference engine"):
