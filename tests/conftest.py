@@ -1,10 +1,13 @@
 """Options, and the choice between the two sides of the MPI tests.
 
 Inside ``mpiexec``, with ``--with-mpi``, the tests in ``tests/mpi`` are ordinary tests of ranks that keep
-step (``mpi_ranks.py``). Without it they become jobs under ``mpiexec`` (``mpi_jobs.py``).
+step (``mpi_ranks.py``). Without it they become jobs under ``mpiexec`` (``mpi_jobs.py``). Those in
+``tests/gpu`` are tests of ranks wherever ``mpiexec`` starts them.
 """
 
 import importlib
+
+from mpicoll import launch
 
 
 def pytest_addoption(parser):
@@ -17,5 +20,8 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "limit(seconds): time limit of this MPI test")
-    side = importlib.import_module("mpi_ranks" if config.getoption("--with-mpi") else "mpi_jobs")
+    ranks = config.getoption("--with-mpi") or (
+        launch.rank() is not None and config.getoption("markexpr") == "gpu"
+    )
+    side = importlib.import_module("mpi_ranks" if ranks else "mpi_jobs")
     config.pluginmanager.register(side.Plugin(config), "mpi_tests")

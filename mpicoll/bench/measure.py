@@ -30,6 +30,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
+from ..errors import DeviceError
 from .cases import Case, fill
 from .data import Array
 from .forms import FORMS
@@ -43,6 +44,7 @@ BATCH_BYTES = 2**18  # at most, in place
 ROUNDS = 5  # at least
 LATE = 0.02  # s that a rank comes late to a barrier
 LATE_RANKS = 16  # at most so many do, one after the other
+PATIENCE = 10.0  # s that a rank whose call was refused waits for the others
 
 
 @dataclass
@@ -79,6 +81,7 @@ def measure(
     min_time: float = 0.1,
     seed: int = 0,
     tick: Callable[[float], None] | None = None,
+    memory: "Callable[[Case, int], Buffers] | None" = None,
 ) -> tuple[dict[str, Timing], dict[str, str]]:
     """Time calls of a collective beside one another; collective.
 
@@ -105,6 +108,8 @@ def measure(
         Of the data and of the order of samples; the same on all ranks.
     tick : callable, optional
         Is told which fraction is done, between rounds.
+    memory : callable, optional
+        Makes the buffers of a case, so many to receive into; :class:`Buffers` unless given.
 
     Returns
     -------
@@ -115,7 +120,7 @@ def measure(
     """
     case = Case(collective, comm.rank, comm.size, count, dtype, op, root, in_place, seed)
     most = _most_calls(case)
-    buffers = Buffers(case, most if in_place else 1)
+    buffers = (memory or Buffers)(case, most if in_place else 1)
 
     refusals: dict[str, str] = {}
     batches: dict[str, int] = {}
@@ -181,6 +186,11 @@ class Buffers:
         What is in them.
     rows : int
         Receive buffers; calls beyond these take the first one again.
+
+    Attributes
+    ----------
+    send, received
+        What calls are given: the send buffer, and each of the receive buffers.
     """
 
     def __init__(self, case: Case, rows: int) -> None:
@@ -188,28 +198,30 @@ class Buffers:
         self._send = np.empty(case.sent, case.dtype)
         self._rows = np.empty((rows, case.received), case.dtype)
         fill(self._send, case.given)
+        self.send: Any = self._send
+        self.received: list[Any] = list(self._rows)
 
     def arguments(self, calls: int, poisoned: bool = False) -> Arguments:
         """Make the receive buffers ready for a batch, and return the arguments of its calls."""
         rows = self._rows[:calls]
         for row in rows:
             self._case.reset(row, poisoned)
-        return [self._one(row) for row in rows] * (calls // len(rows))
+        return [self._one(received) for received in self.received[:calls]] * (calls // len(rows))
 
     def count_wrong(self, calls: int) -> int:
         """Return how many elements are wrong after a batch."""
         return sum(self._case.count_wrong(row) for row in self._rows[:calls])
 
-    def _one(self, row: Array) -> tuple[Any, ...]:
+    def _one(self, received: Any) -> tuple[Any, ...]:
         match self._case.collective:
             case "barrier":
                 return ()
             case "bcast":
-                return (row,)
+                return (received,)
             case "scatter":
-                send = self._send if self._case.at_root else None
-                return send, MPI.IN_PLACE if self._case.inside else row
-        return MPI.IN_PLACE if self._case.inside else self._send, row
+                send = self.send if self._case.at_root else None
+                return send, MPI.IN_PLACE if self._case.inside else received
+        return MPI.IN_PLACE if self._case.inside else self.send, received
 
 
 def _time(comm: MPI.Intracomm, call: Call, batch: Arguments) -> float:
@@ -233,22 +245,41 @@ def _refusal(comm: MPI.Intracomm, call: Call, batch: Arguments) -> str:
     """Make a first call; return why it is refused, or nothing.
 
     A call may have an attribute ``prepare``, which does all but send, and may give what to free. What it
-    refuses on some ranks only is a mistake in an algorithm, and an exception on all of them.
+    refuses on some ranks only is a mistake in an algorithm, and an exception on all of them. What devices
+    cannot do is found out together, so it may be the call itself that refuses it.
     """
     reason = ""
     try:
         prepared = getattr(call, "prepare", call)(*batch[0])
         if prepared is not None:
             prepared.Free()
-    except (ValueError, TypeError, BufferError, MPI.Exception) as error:
+    except (ValueError, TypeError, BufferError, DeviceError, MPI.Exception) as error:
         reason = str(error) or type(error).__name__
+    return _agreed(comm, reason) or _refused_together(comm, call, batch)
+
+
+def _agreed(comm: MPI.Intracomm, reason: str) -> str:
+    """Return why all ranks refuse a call, or nothing; raise RuntimeError where some do not."""
     reasons = comm.allgather(reason)
     if any(reasons) and not all(reasons):
         ranks = [rank for rank, reason in enumerate(reasons) if reason]
         raise RuntimeError(f"on ranks {ranks} only: {max(reasons)}")
-    if not any(reasons):
-        call(*batch[0])
     return max(reasons)
+
+
+def _refused_together(comm: MPI.Intracomm, call: Call, batch: Arguments) -> str:
+    """Call; return what all ranks say that devices lack. If only some do, the others may wait in the call."""
+    refused: DeviceError | None = None
+    try:
+        call(*batch[0])
+    except DeviceError as error:
+        refused = error
+    request, patience = comm.Ibarrier(), perf_counter() + PATIENCE
+    while not request.Test():
+        sleep(1e-4)
+        if refused and perf_counter() > patience:
+            raise refused
+    return _agreed(comm, str(refused or ""))
 
 
 def _left_early(comm: MPI.Intracomm, call: Call) -> int:

@@ -51,7 +51,8 @@ def plot(records: Sequence[Record], path: str, alpha: float, beta: float) -> Non
     path : str
         The file.
     alpha, beta : float
-        Seconds of a message and of a byte, for the bound: :func:`mpicoll.bench.measure.ping_pong`.
+        Seconds of a message and of a byte, for the bound: :func:`mpicoll.bench.measure.ping_pong`. If they
+        are 0, there is none.
 
     Raises
     ------
@@ -75,7 +76,7 @@ def plot(records: Sequence[Record], path: str, alpha: float, beta: float) -> Non
         points = sorted((item["size"], item["median_us"]) for item in records if item["algorithm"] == label)
         axes.plot(*zip(*points, strict=True), label=label, **_style(label, list(last)))
     bottom = axes.get_ylim()[0]
-    if ranks > 1:
+    if ranks > 1 and alpha:
         least = [bound(where["collective"], size, ranks, alpha, beta) * 1e6 for size in sizes]
         bottom = min(bottom, least[0] / 1.5)
         speed = f"{1e-9 / beta:.1f}" if beta else "?"
@@ -97,6 +98,7 @@ def plot(records: Sequence[Record], path: str, alpha: float, beta: float) -> Non
     root = "" if where.get("root") is None else f", root {where['root']}"
     subtitle = (
         f"{what}{root}{', in place' if where['in_place'] else ''}; {where['mpi']}; {where['cores']} cores"
+        f"{'; ' + where['device'] if 'device' in where else ''}"
     )
     axes.text(0, 1.02, subtitle, transform=axes.transAxes, fontsize="small", color="0.35")
     figure.legend(loc="outside right upper", frameon=False, fontsize="small")

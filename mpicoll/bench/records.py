@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 
 Record: TypeAlias = dict[str, Any]
 
-NATIVE = "native"
+NATIVE, NCCL = "native", "nccl"
+THEIRS = (NATIVE, NCCL)  # what is compared with ours
 
 
 def record(
-    collective: str, algorithm: str, nbytes: int, timing: "Timing", native: float | None, **more: Any
+    collective: str, algorithm: str, nbytes: int, timing: "Timing", base: float | None, **more: Any
 ) -> Record:
     """Describe one row.
 
@@ -30,15 +31,15 @@ def record(
         Size of the vector; 0 if there is none.
     timing : Timing
         The measurement.
-    native : float or None
-        Median seconds of the native collective in the same run, None if it cannot do this.
+    base : float or None
+        Median seconds of the baseline in the same run, mostly of the native collective; None if it has none.
     **more
         The other independent variables and the provenance; ``ranks`` must be among them.
 
     Returns
     -------
     dict
-        ``ratio`` is native time over this time, so more is better; None where there is no native time.
+        ``ratio`` is the baseline's time over this time, so more is better; None where there is none.
     """
     median, p95 = (float(time) for time in np.percentile(timing.samples, [50, 95]))
     algbw = nbytes / median
@@ -54,7 +55,7 @@ def record(
         "min_us": float(timing.samples.min()) * 1e6,
         "algbw_GBps": algbw / 1e9,
         "busbw_GBps": algbw / 1e9 * FORMS[collective].busbw(more["ranks"]),
-        "ratio": None if native is None else native / median,
+        "ratio": None if base is None else base / median,
         "wrong": timing.wrong,
     }
 
@@ -78,16 +79,16 @@ def read(path: str) -> list[Record]:
 
 
 def best(records: Iterable[Record]) -> list[Record]:
-    """Return the fastest record for each size, in the order of sizes; native and wrong ones cannot be it."""
+    """Return the fastest record for each size, in the order of sizes; wrong ones and others' cannot be it."""
     fastest: dict[int, Record] = {}
     for item in records:
         rival = fastest.get(item["size"])
-        if item["algorithm"] != NATIVE and not item["wrong"]:
+        if item["algorithm"] not in THEIRS and not item["wrong"]:
             fastest[item["size"]] = min(filter(None, (rival, item)), key=lambda r: r["median_us"])
     return [fastest[size] for size in sorted(fastest)]
 
 
 def mean_ratio(records: Iterable[Record]) -> float | None:
-    """Return the geometric mean of the ratios to native, None if there is none."""
+    """Return the geometric mean of the ratios, None if there is none."""
     ratios = [item["ratio"] for item in records if item["ratio"] is not None]
     return statistics.geometric_mean(ratios) if ratios else None

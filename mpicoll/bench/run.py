@@ -9,9 +9,11 @@ from mpi4py import MPI
 
 from .. import Communicator
 from ..selection import AUTO
+from . import nccl
+from .device import Devices, refused
 from .forms import FORMS
 from .measure import Call, measure
-from .records import NATIVE, Record, record
+from .records import NATIVE, NCCL, Record, record
 from .words import parse_algorithm
 
 Refusal = tuple[str, int, str]  # algorithm, size in bytes, reason
@@ -24,9 +26,12 @@ def competitors(
     *,
     collective: str = "allreduce",
     root: int = 0,
+    devices: Devices | None = None,
     **options: Any,
 ) -> dict[str, Call]:
     """Return what a user calls: the native collective through mpi4py, and ours through a Communicator.
+
+    Collective. What cannot be had on devices is among them, and says why when it is called.
 
     Parameters
     ----------
@@ -40,6 +45,8 @@ def competitors(
         One of :data:`~mpicoll.bench.forms.FORMS`.
     root : int
         The root, where the collective takes one.
+    devices : Devices, optional
+        Where the buffers are, if not on the host; the name ``nccl`` stands for NCCL's collective then.
     **options
         For :class:`~mpicoll.Communicator`.
     """
@@ -47,7 +54,14 @@ def competitors(
     fixed: dict[str, Any] = {"op": getattr(MPI, op)} if form.combines else {}
     fixed |= {"root": root} if form.rooted else {}
     calls: dict[str, Call] = {NATIVE: partial(getattr(world, form.method), **fixed)}
+    if devices is not None and not devices.awareness.collectives:
+        calls[NATIVE] = refused(
+            f"MPI's collectives are not known to take device memory: {devices.awareness.reason}"
+        )
     for label in algorithms:
+        if devices is not None and label == NCCL:
+            calls[label] = nccl.competitor(world, devices, collective, op, root)
+            continue
         name, parameters = parse_algorithm(label)
         chosen = {**fixed, **({} if name == AUTO else {"algorithm": name}), **parameters}
         calls[label] = partial(getattr(ours, form.method), **chosen)
@@ -81,19 +95,22 @@ def benchmark(
     check: bool = True,
     min_time: float = 0.1,
     tick: Callable[[float], None] | None = None,
+    devices: Devices | None = None,
 ) -> Iterator[tuple[list[Record], list[Refusal]]]:
     """Measure all calls at each size; collective.
 
     Parameters
     ----------
     world, calls, dtype, op, collective, root, in_place, check, min_time
-        As for :func:`~mpicoll.bench.measure.measure`. The native collective is among the calls.
+        As for :func:`~mpicoll.bench.measure.measure`. The baseline of ratios is among the calls.
     sizes : sequence of int
         Bytes of the vector, as :func:`vector_sizes` gives them.
     where : dict
         What :func:`~mpicoll.bench.provenance.provenance` says, for the records.
     tick : callable, optional
         Is told how many sizes are done, as a real number.
+    devices : Devices, optional
+        Where the buffers are, if not on the host.
 
     Yields
     ------
@@ -102,13 +119,14 @@ def benchmark(
     refusals : list of (str, int, str)
         Algorithm, size in bytes and reason for each that did not.
     """
-    form = FORMS[collective]
+    form, baseline = FORMS[collective], NATIVE if devices is None else devices.baseline
     settings = {
         "dtype": dtype.name if form.vector else None,
         "op": op or None,
         "root": root if form.rooted else None,
         "in_place": in_place,
         "min_time_s": min_time,
+        "baseline": baseline,
     }
     for index, nbytes in enumerate(sizes):
         count = nbytes // dtype.itemsize
@@ -124,12 +142,13 @@ def benchmark(
             check=check,
             min_time=min_time,
             tick=_after(index, tick),
+            memory=None if devices is None else devices.buffers,
         )
-        native = float(np.median(timings[NATIVE].samples)) if NATIVE in timings else None
+        base = float(np.median(timings[baseline].samples)) if baseline in timings else None
         records = []
         for label, timing in timings.items():
             own = {"parameters": parse_algorithm(label)[1], "count": count}
-            records.append(record(collective, label, nbytes, timing, native, **own, **settings, **where))
+            records.append(record(collective, label, nbytes, timing, base, **own, **settings, **where))
         yield records, [(label, nbytes, reason) for label, reason in refusals.items()]
 
 

@@ -8,14 +8,20 @@ from collections.abc import Iterable, Sequence
 
 from rich.text import Text
 
-from .records import NATIVE, Record, best, mean_ratio
+from .records import NATIVE, THEIRS, Record, best, mean_ratio
 from .words import format_size
 
 Part = tuple[str, str]  # text, style
 
 
 def caption(
-    collective: str, where: Record, *, in_place: bool = False, root: int | None = None, rounded: int = 0
+    collective: str,
+    where: Record,
+    *,
+    in_place: bool = False,
+    root: int | None = None,
+    rounded: int = 0,
+    baseline: str = NATIVE,
 ) -> Text:
     """Say what is measured where, and how to read the figures.
 
@@ -31,12 +37,17 @@ def caption(
         The root, if there is one.
     rounded : int
         Bytes of which the sizes are multiples, if those asked for were not.
+    baseline : str
+        What ratios are to.
     """
     what = f"{collective}{' in place' if in_place else ''}{'' if root is None else f' at root {root}'}"
-    place = ", ".join(_many(where[thing], thing.rstrip("s")) for thing in ("ranks", "nodes", "cores"))
+    things = [thing for thing in ("ranks", "nodes", "cores", "devices") if thing in where]
+    place = ", ".join(_many(where[thing], thing.rstrip("s")) for thing in things)
+    place += f" ({where['device']})" if "device" in where else ""
     lines = (
         f"# {what}: {place}; {where['mpi']}; mpicoll {where['mpicoll']}\n"
-        "# times: one call on the slowest rank; ratio: native median / median, more is better; *: our best"
+        f"# times: one call on the slowest rank; ratio: {baseline} median / median, more is better; "
+        "*: our best"
     )
     if rounded:
         lines += f"\n# sizes: rounded up to multiples of {rounded} B"
@@ -79,26 +90,26 @@ def rows(records: Sequence[Record], width: int) -> Text:
             else "green"
             if id(item) in winners
             else "cyan"
-            if item["algorithm"] == NATIVE
+            if item["algorithm"] in THEIRS
             else ""
         )
         lines.append(line + "\n", style=style)
     return lines
 
 
-def summary(records: Sequence[Record]) -> Text:
-    """Return the best algorithm for each size and the geometric mean of the ratios to native."""
+def summary(records: Sequence[Record], baseline: str = NATIVE) -> Text:
+    """Return the best algorithm for each size and the geometric mean of the ratios to the baseline."""
     winners = best(records)
     if not winners:
-        return Text("# no right result of ours to compare with native", style="bold")
+        return Text(f"# no right result of ours to compare with {baseline}", style="bold")
     width = max(len(item["algorithm"]) for item in winners)
-    lines = Text("# best for each size, and its ratio to native\n", style="bold")
+    lines = Text(f"# best for each size, and its ratio to {baseline}\n", style="bold")
     for item in winners:
         size = format_size(item["size"]) if item["size"] else "-"
         lines.append(f"# {size:>9}  {item['algorithm']:{width}}  {_ratio(item['ratio']):>6}\n")
     mean = mean_ratio(winners)
     lines.append("# geometric mean of these ratios: ", style="bold")
-    lines.append("no native time to compare with" if mean is None else f"{mean:.2f}", style="bold green")
+    lines.append(f"no {baseline} time to compare with" if mean is None else f"{mean:.2f}", style="bold green")
     return lines
 
 

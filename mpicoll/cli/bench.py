@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -14,22 +15,34 @@ from ..schedule import find
 from ..schedule.collectives import COLLECTIVES
 from .program import agree, parsed, start_mpi
 
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
-def parse_algorithms(collective: str, text: str) -> list[str]:
+    from ..bench.device import Devices
+
+
+HOST, CUDA = "host", "cuda"
+ROUTES = "auto,auto:transport=ipc,auto:transport=mpi,auto:transport=staged,nccl"  # of device memory
+
+
+def parse_algorithms(collective: str, text: str, device: str = HOST) -> list[str]:
     """Read the option --algorithms; native is measured in any case."""
     items = [item.strip() for item in text.split(",")]
+    known = ("all", "auto", "native") if device == HOST else ("all", "auto", "native", "nccl")
     for item in items:
         name, _ = words.parse_algorithm(item)
-        if name not in ("all", "auto", "native"):
+        if name not in known:
             find(collective, name)
     every = [algorithm.name for algorithm in registered(collective)]
     found = [name for item in items for name in (every if item == "all" else [item])]
     return [name for name in dict.fromkeys(found) if name != "native"]
 
 
-def _algorithms(context: click.Context, _parameter: click.Parameter, value: str) -> list[str]:
+def _algorithms(context: click.Context, _parameter: click.Parameter, value: str | None) -> list[str]:
+    device = context.params["device"]
+    value = value or ("all" if device == HOST else ROUTES)
     try:
-        return parse_algorithms(context.params["collective"], value)
+        return parse_algorithms(context.params["collective"], value, device)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
@@ -46,6 +59,14 @@ def _list_algorithms() -> str:
     "-n", "ranks", type=click.IntRange(1), metavar="RANKS", help="Start so many ranks, without mpiexec."
 )
 @click.option(
+    "--device",
+    type=click.Choice((HOST, CUDA)),
+    default=HOST,
+    show_default=True,
+    is_eager=True,  # algorithms depend on it
+    help="Where the vectors are: cuda is the memory of NVIDIA GPUs, which the ranks of a node take in turn.",
+)
+@click.option(
     "--sizes",
     default="8:64Mi:x4",
     show_default=True,
@@ -56,12 +77,12 @@ def _list_algorithms() -> str:
 )
 @click.option(
     "--algorithms",
-    default="all",
-    show_default=True,
+    show_default="all; with --device cuda the routes and nccl",
     callback=_algorithms,
     metavar="NAME,...",
     help="Beside native: all of the collective, or some; or auto, what a call gets that asks for none. "
-    "Parameters follow a colon: NAME:chunks=16.",
+    "Parameters follow a colon: NAME:chunks=16. In device memory the route is one of them, as in "
+    "auto:transport=ipc, and nccl is NCCL's collective.",
 )
 @click.option(
     "--dtype",
@@ -114,6 +135,7 @@ def command(
     collective: str,
     *,
     ranks: int | None,
+    device: str,
     sizes: list[int],
     algorithms: list[str],
     dtype: str,
@@ -136,11 +158,16 @@ def command(
     algbw is size / time. busbw is algbw times a factor, for p ranks: 2(p-1)/p for allreduce; (p-1)/p for
     allgather, alltoall, gather, reduce_scatter and scatter; 1 for the others. ratio is native's median / the
     median.
+
+    In device memory native is left out, and ratio is to auto:transport=staged, where the MPI library's
+    collectives are not CUDA-aware. Vectors are copied to the device and back outside the timed part.
     """
     form = FORMS[collective]
     for name in form.lacks():
         if context.get_parameter_source(name) != ParameterSource.DEFAULT:
             raise click.UsageError(f"{collective} has no --{name.replace('_', '-')}")
+    if device == CUDA and not form.vector:
+        raise click.UsageError(f"{collective} has no --device, as there is no vector")
     _start(ranks)
     op = op if form.combines else ""
     try:
@@ -160,9 +187,13 @@ def command(
 
     from ..bench import measure, provenance, run  # noqa: PLC0415 - need MPI
 
+    devices = _devices(world) if device == CUDA else None
+    if devices is not None and devices.baseline not in ("native", *algorithms):
+        algorithms = [devices.baseline, *algorithms]
     wanted, sizes = sizes, run.vector_sizes(sizes, collective, element, world.size)
-    where = provenance.provenance(world)
-    alpha, beta = measure.ping_pong(world) if plot else (0.0, 0.0)
+    where = provenance.provenance(world) | (devices.record() if devices else {})
+    baseline = devices.baseline if devices else "native"
+    alpha, beta = measure.ping_pong(world) if plot and not devices else (0.0, 0.0)
     report = None
     if world.rank == 0:
         from ..bench import table  # noqa: PLC0415 - only rank 0 needs rich
@@ -175,11 +206,12 @@ def command(
             in_place=in_place,
             root=root if form.rooted else None,
             rounded=unit if form.vector and any(size % unit for size in wanted) else 0,
+            baseline=baseline,
         )
-        report = Report(caption, sizes, algorithms, json=json)
+        report = Report(caption, sizes, algorithms, json=json, baseline=baseline)
     for rows, refusals in run.benchmark(
         world,
-        run.competitors(world, algorithms, op, collective=collective, root=root),
+        run.competitors(world, algorithms, op, collective=collective, root=root, devices=devices),
         sizes,
         dtype=element,
         op=op,
@@ -190,6 +222,7 @@ def command(
         check=check,
         min_time=min_time,
         tick=report.tick if report else None,
+        devices=devices,
     ):
         if report:
             report.add(rows, refusals)
@@ -206,6 +239,17 @@ def _start(ranks: int | None) -> None:
         launch.become(ranks, [sys.executable, "-m", "mpicoll", *sys.argv[1:]])
     except OSError as error:
         raise click.ClickException(str(error)) from None
+
+
+def _devices(world: "MPI.Intracomm") -> "Devices":
+    """Give each rank its device, or end with the reason."""
+    from ..bench import device  # noqa: PLC0415 - needs MPI
+    from ..errors import DeviceError  # noqa: PLC0415
+
+    try:
+        return device.find(world)
+    except DeviceError as error:
+        raise click.UsageError(f"--device cuda: {error}") from None
 
 
 def _problem(json: str | None, plot: str | None) -> str | None:

@@ -28,6 +28,8 @@ class Report:
         What will be measured beside native.
     json : str or None
         The file for the records.
+    baseline : str
+        What ratios are to.
     """
 
     def __init__(
@@ -37,9 +39,10 @@ class Report:
         algorithms: Sequence[str],
         *,
         json: str | None,
+        baseline: str = NATIVE,
     ) -> None:
         self._out = console()
-        self._sizes, self._algorithms, self._json = sizes, algorithms, json
+        self._sizes, self._algorithms, self._json, self._baseline = sizes, algorithms, json, baseline
         self._width = max(map(len, (*algorithms, NATIVE)))
         self._records: list[Record] = []
         self._refusals: list[Refusal] = []
@@ -88,7 +91,7 @@ class Report:
     def finish(self, target: str | None, alpha: float, beta: float) -> int:
         """Show the summary, draw the plot into a file if one is given, and return the exit status."""
         if self._algorithms:
-            self._print(table.summary(self._records))
+            self._print(table.summary(self._records, self._baseline))
         if self._refusals:
             self._print(table.notes(self._refusals))
         if target:

@@ -1,0 +1,76 @@
+"""Calls of collectives on arrays of a library, and which routes they can take."""
+
+import collective_calls as cc
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from mpicoll.bench.device import DeviceArray
+from mpicoll.errors import DeviceError
+
+WORLD = MPI.COMM_WORLD
+RANK, SIZE = WORLD.rank, WORLD.size
+ROUTES = ["ipc", "mpi", "staged"]
+
+by_route = pytest.mark.parametrize("route", ROUTES, ids="by-{}".format)  # "mpi" alone would pass for a mark
+
+_troubles = {}  # of each route, of reductions and of others
+
+
+def need(comm, route, reducing=True):
+    """Skip the test where a route cannot be had; collective."""
+    key = route, reducing
+    if key not in _troubles:
+        _troubles[key] = _trouble(comm, route, reducing)
+    if _troubles[key]:
+        pytest.skip(_troubles[key])
+
+
+def _trouble(comm, route, reducing):
+    vector = DeviceArray(np.ones(3, np.float32), comm._connected().device(None).number)
+    try:
+        if reducing:
+            comm.Allreduce(MPI.IN_PLACE, vector, transport=route)
+        else:
+            comm.Bcast(vector, transport=route)
+    except DeviceError as error:
+        return str(error)
+    return ""
+
+
+class OnDevice:
+    """A call of `collective_calls`, with its arrays on a device.
+
+    Where the library's never change, arrays of nobody's receive.
+    """
+
+    def __init__(self, library, call, device):
+        self.call, self._library, self._device, self._moved = call, library, device, {}
+        self.arguments = tuple(self._move(argument) for argument in call.arguments)
+
+    def _move(self, thing):
+        if isinstance(thing, list) and any(isinstance(item, np.ndarray) for item in thing):
+            return [self._move(item) for item in thing]
+        if not isinstance(thing, np.ndarray):
+            return thing
+        if id(thing) not in self._moved:
+            sent = self._library.receives or any(thing is array for array in self.call.sent)
+            self._moved[id(thing)] = self._library.array(thing) if sent else DeviceArray(thing, self._device)
+        return self._moved[id(thing)]
+
+    def check(self):
+        """Read what is there, as the library's stream finds it, and compare."""
+        for array in (self.call.received, *self.call.sent):
+            moved = self._moved.get(id(array))
+            if isinstance(moved, DeviceArray):
+                moved.get(array)
+            elif moved is not None:
+                array[...] = self._library.get(moved)
+        self.call.check()
+
+
+def run(comm, library, device, method, form="blocking", *, options, **drawn):
+    """Draw a call, alike on all ranks, run it in one of its forms, and check what is received."""
+    call = OnDevice(library, cc.draw(method, RANK, SIZE, **drawn), device)
+    cc.run(comm, form, method, call.arguments, **options)
+    call.check()
