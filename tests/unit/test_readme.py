@@ -15,7 +15,7 @@ from mpicoll.schedule.collectives import COLLECTIVES
 
 ROOT = Path(__file__).parents[2]
 README = ROOT.joinpath("README.md").read_text()
-PROGRAM, LINE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+PROGRAM, _ON_GPUS, LINE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 MPICOLL = [sys.executable, "-m", "mpicoll"]
 
 
