@@ -1,0 +1,153 @@
+"""What a schedule costs, by walking through it: every rank, every message."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from ..schedule import Schedule
+from ..schedule.moves import Run, slots
+from ..schedule.schedule import Step, bounds
+from ..schedule.walk import Finished, Message, Posted, walk
+from .machine import Machine, node_of
+
+
+class Cost(NamedTuple):
+    """What a collective costs.
+
+    Attributes
+    ----------
+    seconds : float
+        Until the last rank is done: the length of the critical path.
+    rounds : int
+        Messages on the longest chain of messages.
+    messages : int
+        Of all ranks.
+    sent, received, combined : int
+        Bytes, of the rank that has most of each.
+    total : int
+        Bytes sent by all ranks.
+    far : int
+        Those of them that go between nodes.
+    """
+
+    seconds: float
+    rounds: int
+    messages: int
+    sent: int
+    received: int
+    combined: int
+    total: int
+    far: int
+
+
+def cost(
+    schedule: Schedule, nbytes: int, machine: Machine, nodes: Sequence[Sequence[int]] | None = None
+) -> Cost:
+    """Walk through a schedule on a machine.
+
+    A rank's messages of one step leave one after the other, and arrive so; sending, receiving and combining
+    go on at the same time. A message leaves when the step that sends it begins, whether or not the receiver
+    is there yet. Of several messages that could leave or arrive next, the order is that of the walk.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    nbytes : int
+        Of the vector; chunks differ by one byte at most.
+    machine : Machine
+    nodes : sequence of sequence of int, optional
+        The ranks of each node; by default each rank has one of its own.
+
+    Raises
+    ------
+    ValueError
+        If `nbytes` is negative, or the schedule deadlocks.
+    """
+    if nbytes < 0:
+        raise ValueError(f"{nbytes} bytes given, expected 0 or more")
+    clock = _Clock(schedule, nbytes, machine, node_of(nodes, schedule.size))
+    for event in walk(schedule):
+        if isinstance(event, Message):
+            clock.message(event)
+        elif isinstance(event, Posted):
+            clock.post(event.rank)
+        else:
+            clock.finish(event)
+    return clock.cost()
+
+
+class _Clock:
+    """When each rank, and each of its links, is free again."""
+
+    def __init__(self, schedule: Schedule, nbytes: int, machine: Machine, places: list[int]) -> None:
+        edges = bounds(nbytes, schedule.chunks)
+        self._lengths = [stop - start for start, stop in pairwise(edges)]
+        self._machine, self._places = machine, places
+        size = schedule.size
+        self._now, self._done = [0.0] * size, [0.0] * size  # when the step began, and when it will be over
+        self._out, self._in = [0.0] * size, [0.0] * size  # when the links are free
+        self._busy, self._unit = [0.0] * size, [0.0] * size  # and the rank itself, and what combines
+        self._sent, self._received, self._combined = [0] * size, [0] * size, [0] * size
+        self._rounds = self._messages = self._far = 0
+
+    def post(self, rank: int) -> None:
+        """A rank begins a step."""
+        self._now[rank] = self._done[rank]
+
+    def message(self, event: Message) -> None:
+        """A message goes all the way."""
+        source, target = event.source, event.target
+        nbytes = self._bytes(event.sent)
+        far = self._places[source] != self._places[target]
+        link = self._machine.far if far else self._machine.near
+        ready = max(self._now[source], self._busy[source]) + link.overhead
+        self._busy[source] = ready
+        begin = max(ready, self._out[source])
+        left = begin + nbytes / link.bandwidth
+        self._out[source] = max(left, begin + link.gap)
+        there = max(left + link.latency, self._in[target] + nbytes / link.bandwidth)
+        self._in[target] = there
+        taken = max(there, self._now[target], self._busy[target]) + link.overhead
+        if link.overhead:
+            self._busy[target] = taken
+        if event.combined:
+            taken = max(taken, self._unit[target]) + nbytes / self._machine.combine
+            self._unit[target] = taken
+            self._combined[target] += nbytes
+        self._done[source] = max(self._done[source], left)
+        self._done[target] = max(self._done[target], taken)
+        self._sent[source] += nbytes
+        self._received[target] += nbytes
+        self._rounds, self._messages = max(self._rounds, event.round), self._messages + 1
+        self._far += nbytes if far else 0
+
+    def finish(self, event: Finished) -> None:
+        """A rank's messages of a step are through; it does the step's local moves."""
+        local = self._local(event.moves)
+        self._combined[event.rank] += local
+        self._done[event.rank] += local / self._machine.combine
+
+    def cost(self) -> Cost:
+        """Add up."""
+        return Cost(
+            max(self._done),
+            self._rounds,
+            self._messages,
+            max(self._sent),
+            max(self._received),
+            max(self._combined),
+            sum(self._sent),
+            self._far,
+        )
+
+    def _bytes(self, run: Run) -> int:
+        return sum(self._lengths[slot % len(self._lengths)] for slot in range(*run))
+
+    def _local(self, step: Step) -> int:
+        """Give the bytes that are combined without a message."""
+        return sum(
+            self._lengths[slot % len(self._lengths)]
+            for move in step
+            if move.kind == "combine"
+            for slot in slots(move.chunks)
+        )
