@@ -1,5 +1,6 @@
 """What a schedule costs, by walking through it: every rank, every message."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -45,9 +46,9 @@ def cost(
 ) -> Cost:
     """Walk through a schedule on a machine.
 
-    A rank's messages of one step leave one after the other, and arrive so; sending, receiving and combining
-    go on at the same time. A message leaves when the step that sends it begins, whether or not the receiver
-    is there yet. Of several messages that could leave or arrive next, the order is that of the walk.
+    A rank's messages leave one after the other, and arrive so; sending, receiving and combining go on at the
+    same time. A message leaves when the step that sends it begins, whether or not the receiver is there yet.
+    Of several messages that could leave or arrive at one time, the order is that of the walk.
 
     Parameters
     ----------
@@ -76,6 +77,24 @@ def cost(
     return clock.cost()
 
 
+class _Port:
+    """When something that can do one thing at a time is busy, as far as is known."""
+
+    def __init__(self) -> None:
+        self._begins: list[float] = []
+        self._ends: list[float] = []
+
+    def take(self, earliest: float, seconds: float) -> float:
+        """Be busy for a time that begins no earlier than that, as soon as may be; give its end."""
+        begin = earliest
+        at = bisect_right(self._ends, begin)  # the first that is not over by then
+        while at < len(self._ends) and self._begins[at] < begin + seconds:
+            begin, at = max(begin, self._ends[at]), at + 1
+        self._begins.insert(at, begin)
+        self._ends.insert(at, begin + seconds)
+        return begin + seconds
+
+
 class _Clock:
     """When each rank, and each of its links, is free again."""
 
@@ -85,7 +104,7 @@ class _Clock:
         self._machine, self._places = machine, places
         size = schedule.size
         self._now, self._done = [0.0] * size, [0.0] * size  # when the step began, and when it will be over
-        self._out, self._in = [0.0] * size, [0.0] * size  # when the links are free
+        self._out, self._in = [0.0] * size, [_Port() for _ in range(size)]  # when the links are free
         self._busy, self._unit = [0.0] * size, [0.0] * size  # and the rank itself, and what combines
         self._sent, self._received, self._combined = [0] * size, [0] * size, [0] * size
         self._rounds = self._messages = self._far = 0
@@ -105,8 +124,7 @@ class _Clock:
         begin = max(ready, self._out[source])
         left = begin + nbytes / link.bandwidth
         self._out[source] = max(left, begin + link.gap)
-        there = max(left + link.latency, self._in[target] + nbytes / link.bandwidth)
-        self._in[target] = there
+        there = self._in[target].take(begin + link.latency, nbytes / link.bandwidth)
         taken = max(there, self._now[target], self._busy[target]) + link.overhead
         if link.overhead:
             self._busy[target] = taken

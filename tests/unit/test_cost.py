@@ -127,18 +127,17 @@ def test_what_came_early_is_combined_when_its_step_begins():
     assert found.seconds == pytest.approx(2 * (ALPHA + 1000 * BETA) + 1000 * GAMMA)
 
 
-@settings(max_examples=30)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(2, 20), st.integers(0, 10**6))
-def test_more_bytes_and_slower_links_never_cost_less(size, nbytes):
+def test_no_less_than_the_busiest_link_and_no_more_than_one_thing_after_the_other(size, nbytes):
     for algorithm in algorithms("allreduce"):
         if algorithm.two_level or algorithm.pipelined or not algorithm.serves(size):
             continue
-        schedule = algorithm.schedule(size)
-        found = cost(schedule, nbytes, MACHINE)
-        assert cost(schedule, nbytes + size, MACHINE).seconds >= found.seconds
+        found = cost(algorithm.schedule(size), nbytes, MACHINE)
+        assert found.seconds * (1 + 1e-9) >= max(found.sent, found.received) * BETA + ALPHA
         assert (
-            cost(schedule, nbytes, Machine.flat(Link(2 * ALPHA, 1 / BETA), 1 / GAMMA)).seconds
-            >= found.seconds
+            found.seconds
+            <= found.messages * ALPHA + found.total * (2 * BETA + GAMMA) + size**2 * nbytes * GAMMA
         )
 
 
