@@ -7,10 +7,13 @@ not done within the time limit prints where it is and ends the job, too.
 """
 
 import array
+import contextlib
 import faulthandler
 import functools
+import importlib
 import json
 import os
+import pkgutil
 import signal
 import socket
 import sys
@@ -23,6 +26,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 from mpi4py import MPI
+
+import mpicoll
 
 GRACE = 2  # seconds that a rank that failed waits for the others
 
@@ -44,6 +49,7 @@ class Plugin:
 
     def __init__(self, config):
         hypothesis.settings.load_profile("mpi")
+        _import_all()
         self.comm = MPI.COMM_WORLD.Dup()
         self.rank = self.comm.rank
         self.limit = config.getoption("--mpi-test-limit")
@@ -177,3 +183,11 @@ class Plugin:
 
 def failed_on(ranks):
     return f"failed on rank {', '.join(map(str, ranks))}"
+
+
+def _import_all():
+    """Import all of the package: Hypothesis draws constants of what is imported, and on all ranks alike."""
+    for module in pkgutil.walk_packages(mpicoll.__path__, "mpicoll."):
+        if not module.name.endswith("__main__"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module.name)
