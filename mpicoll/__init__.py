@@ -10,16 +10,18 @@ persistent. :func:`op` compiles an operation of the user's, and :data:`AVG` is t
 ``python -m mpicoll run script.py`` gives these communicators to a program as it is.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import device as device
     from .communicator import Communicator as Communicator
     from .ops import AVG as AVG
     from .ops import Op as Op
     from .ops import op as op
 
 __version__ = "0.1.0"
-__all__ = ["AVG", "Communicator", "Op", "__version__", "op"]
+__all__ = ["AVG", "Communicator", "Op", "__version__", "device", "op"]
 
 
 def __getattr__(name: str) -> Any:
@@ -32,4 +34,6 @@ def __getattr__(name: str) -> Any:
         from . import ops  # noqa: PLC0415
 
         return getattr(ops, name)
+    if name == "device":
+        return importlib.import_module(".device", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

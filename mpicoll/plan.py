@@ -176,7 +176,9 @@ def _keeps_from_sharing(context: "Context", call: Call) -> str:
 def _transport(context: "Context", call: Call, asked: Any, trouble: str) -> str:
     """Give the transport that the call or the environment asks for."""
     if asked not in (selection.AUTO, selection.MESSAGE, selection.SHARED):
-        raise ValueError(f"{call.collective}: transport {asked!r} given, expected auto, message or shared")
+        raise ValueError(
+            f"{call.collective}: transport {asked!r} given, expected auto, message or shared for host memory"
+        )
     if asked == selection.SHARED and trouble:
         raise ValueError(f"{call.collective}: transport 'shared' given, but {trouble}")
     if asked == selection.AUTO and not trouble:

@@ -22,12 +22,13 @@ ROUTES = (AUTO, IPC, MPI_ROUTE, STAGED)
 
 LEAST, MOST = 1 << 18, 1 << 23  # bytes of a rank's stage
 STAGING, WAIT, TRANSPORT = "MPICOLL_STAGING", "MPICOLL_WAIT", "MPICOLL_TRANSPORT"
-DEVICE = "MPICOLL_DEVICE"
+DEVICE, CUDA_AWARE = "MPICOLL_DEVICE", "MPICOLL_CUDA_AWARE"
 SETTINGS = {  # of the environment, and their values
     TRANSPORT: (AUTO, MESSAGE, SHARED),
     WAIT: (AUTO, "spin", "yield", "sleep"),
     STAGING: (AUTO,),
     DEVICE: ROUTES,
+    CUDA_AWARE: (AUTO, "0", "1"),
 }
 
 CHUNK = 1 << 17  # bytes in a chunk of a pipelined algorithm

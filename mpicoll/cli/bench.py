@@ -248,7 +248,7 @@ def _devices(world: "MPI.Intracomm") -> "Devices":
 
     try:
         return device.find(world)
-    except DeviceError as error:
+    except (DeviceError, ValueError) as error:
         raise click.UsageError(f"--device cuda: {error}") from None
 
 

@@ -50,7 +50,7 @@ def command(*, probe: bool) -> None:
     lines["progress"] = _progress()
     lines["GPUs"] = _gpus()
     lines["CUDA-aware"] = aware
-    lines["GPU support"] = _gpu()
+    lines["GPU support"] = _said_and_installed()
     out = console()
     for name, text in lines.items():
         out.print(f"[bold]{name:12}[/]  {text}", markup=True, soft_wrap=True)
@@ -129,7 +129,7 @@ def _aware(world: "MPI.Intracomm", probe: bool) -> str:
     return f"yes, {what}: {answer.reason}" if answer.messages else f"no: {answer.reason}"
 
 
-def _gpu() -> str:
+def _said_and_installed() -> str:
     """Say what the MPI library says of itself, and which packages there are."""
     from mpi4py import MPI  # noqa: PLC0415
 
@@ -139,4 +139,4 @@ def _gpu() -> str:
         answer = getattr(library, function, None)
         aware.append(f"{name}-aware: {'not said' if answer is None else 'yes' if answer() else 'no'}")
     packages = [name for name in ("cupy", "jax", "numba_cuda", "torch") if importlib.util.find_spec(name)]
-    return f"MPI library {', '.join(aware)}; Python packages: {', '.join(packages) or 'none'}"
+    return f"the MPI library says: {', '.join(aware)}; Python packages: {', '.join(packages) or 'none'}"

@@ -13,8 +13,10 @@ from .grouping import RankGroup
 from .nonblocking import Nonblocking
 from .persistent import Persistent
 from .standing import StandIn
+from .unscheduled import ALLTOALLW, NEIGHBOURHOODS, unscheduled
 
 
+@unscheduled(MPI.Intracomm, *ALLTOALLW)
 class Communicator(Nonblocking, Persistent, metaclass=StandIn):
     """An intracommunicator whose collectives run mpicoll's algorithms.
 
@@ -185,6 +187,7 @@ class Communicator(Nonblocking, Persistent, metaclass=StandIn):
         return made
 
 
+@unscheduled(MPI.Cartcomm, *NEIGHBOURHOODS)
 class Cartcomm(Communicator, MPI.Cartcomm):
     """A communicator of a grid."""
 
@@ -195,12 +198,14 @@ class Cartcomm(Communicator, MPI.Cartcomm):
         return self._made(super().Sub(remain_dims))
 
 
+@unscheduled(MPI.Graphcomm, *NEIGHBOURHOODS)
 class Graphcomm(Communicator, MPI.Graphcomm):
     """A communicator of a graph."""
 
     stands_for = MPI.Graphcomm
 
 
+@unscheduled(MPI.Distgraphcomm, *NEIGHBOURHOODS)
 class Distgraphcomm(Communicator, MPI.Distgraphcomm):
     """A communicator of a distributed graph."""
 

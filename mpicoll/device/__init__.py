@@ -24,5 +24,12 @@ def through_host(comm: Any) -> int:
     ----------
     comm : Communicator
         Whose collectives.
+
+    Raises
+    ------
+    TypeError
+        If it is not a Communicator.
     """
+    if not hasattr(comm, "_connected"):
+        raise TypeError(f"through_host: {type(comm).__name__} given, expected a Communicator")
     return comm._connected().copied

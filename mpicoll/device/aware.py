@@ -95,7 +95,7 @@ def agreed(comm: MPI.Intracomm, *, fresh: bool = False) -> Awareness:
 
 def _told() -> Awareness | None:
     """Give what the environment, the driver or the library says, if that settles it."""
-    if (asked := os.environ.get(VARIABLE)) is not None:
+    if (asked := os.environ.get(VARIABLE, "auto")) != "auto":
         if asked not in ("0", "1"):
             raise ValueError(f"{VARIABLE}: {asked!r} given, expected 0 or 1")
         # A yes of the user's is of messages: native collectives crash where only these take device memory.

@@ -3,7 +3,7 @@
 import collective_calls as cc
 import numpy as np
 import pytest
-from gpu.calls import RANK, SIZE, by_route, need, run
+from gpu.calls import RANK, SIZE, by_route, had, need, run
 from mpi4py import MPI
 
 import mpicoll
@@ -57,6 +57,11 @@ def test_every_collective(comm, library, device, method, route):
 def test_by_the_route_that_is_chosen(comm, library, device):
     for case in cases(1, 4, ("float32",)):
         run(comm, library, device, "Allreduce", options={}, **case)
+    for count, route in ((100, "staged"), (100_000, "ipc")):
+        if route in had(comm) and SIZE > 1:
+            before = mpicoll.device.through_host(comm)
+            run(comm, library, device, "Allreduce", options={}, count=count, dtype="float32", seed=1)
+            assert (mpicoll.device.through_host(comm) > before) == (route == "staged")
 
 
 @pytest.mark.parametrize("name", ["int8", "uint16", "int64", "float16", "float64", "bfloat16"])

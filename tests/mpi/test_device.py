@@ -468,6 +468,22 @@ class TestRefusals:
                 comm.Allreduce_init(x, y, algorithm="native")
         own.Free()
 
+    @pytest.mark.parametrize("name", ["Alltoallw", "Ialltoallw"])
+    def test_collectives_without_schedules(self, name):
+        with on_devices("0", guarded=True) as (comm, stand_in):
+            x = DeviceArray(stand_in, np.ones(SIZE))
+            spec = [x, ([1] * SIZE, [8 * rank for rank in range(SIZE)]), [MPI.DOUBLE] * SIZE]
+            with pytest.raises(DeviceError, match=f"{name}: device memory given, but there is no schedule"):
+                getattr(comm, name)(spec, spec)
+            grid = comm.Create_cart([SIZE], [True])
+            for method in ("Neighbor_allgather", "Ineighbor_alltoall", "Neighbor_alltoallv"):
+                with pytest.raises(DeviceError, match=f"{method}: device memory given"):
+                    getattr(grid, method)(x, x)
+            host = np.zeros(2)
+            grid.Neighbor_allgather(np.full(1, float(RANK)), host)
+            assert host.tolist() == [(RANK - 1) % SIZE, (RANK + 1) % SIZE]
+            grid.Free()
+
     def test_routes(self):
         with on_devices("0") as (comm, stand_in):
             x, y = DeviceArray(stand_in, np.ones(3)), DeviceArray(stand_in, np.ones(3))

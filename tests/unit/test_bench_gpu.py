@@ -1,6 +1,7 @@
 """``benchmarks/gpu.py``, and with it the tests in ``tests/gpu``, on the stand-in for a GPU."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +24,6 @@ def test_everything_is_told(tmp_path):
     assert not [row for row in rows if row["what"] == "the part"], done.stdout
     # what a stand-in can be right or wrong about, and not fast or slow
     for what in (
-        ("provenance", "CUDA-aware"),
         ("kernels", "2 to 8 operands, bits as on the host"),
         ("kernels", "operations and types, bits as on the host"),
         ("routes", "wrong elements of 1 MiB"),
@@ -34,11 +34,12 @@ def test_everything_is_told(tmp_path):
         assert found[what]["met"] is True, done.stdout
     assert found["sizes", "4 KiB, auto took staged"]["taken"] == "staged"
     rates = [row for row in rows if row["goal"] == [">=", 0.9]]
-    assert [row["met"] for row in rates] == [row["value"] >= 0.9 for row in rates]
-    assert len(rates) == 3
+    assert [row["met"] for row in rates] == [None] * 3
+    skipped = int(re.search(r"(\d+) skipped", found["tests", "tests/gpu"]["value"])[1])
+    assert skipped == 22  # what is for arrays that never change, and the other way round
     table = done.stdout.splitlines()[-len(rows) :]
     assert [line.partition(": ")[0] for line in table] == [row["part"] for row in rows]
-    assert done.returncode == any(row["met"] is False for row in rows)
+    assert done.returncode == 0
 
 
 def test_a_part_that_fails_costs_itself_only(tmp_path, monkeypatch):
