@@ -35,6 +35,11 @@ class Plugin:
         return File.from_parent(parent, path=module_path) if TESTS in module_path.parents else None
 
     def pytest_collection_finish(self, session):
+        mpi = sys.modules.get("mpi4py.MPI")
+        if (
+            mpi is not None and mpi.Is_initialized()
+        ):  # it would be one of MPI's processes, and so would its jobs
+            raise pytest.UsageError("a test that is not in tests/mpi has started MPI where it was imported")
         items = [item for item in session.items if isinstance(item, Item)]
         for item in items:
             item.sharing = [other for other in items if other.ranks == item.ranks]

@@ -109,12 +109,14 @@ def _told() -> Awareness | None:
 
 def _library_says() -> str:
     """Give the function by which the library says yes; "" if none does."""
+    if not MPI.Is_initialized():  # some libraries end a process that asks before
+        return ""
     library = ctypes.CDLL(MPI.__file__)
     if (query := getattr(library, "MPIX_Query_cuda_support", None)) is not None and query():
         return "MPIX_Query_cuda_support"
     answer = ctypes.c_int(0)
     query = getattr(library, "MPIX_GPU_query_support", None)  # of CUDA, which is number 0
-    if query is not None and MPI.Is_initialized() and query(0, ctypes.byref(answer)) == 0 and answer.value:
+    if query is not None and query(0, ctypes.byref(answer)) == 0 and answer.value:
         return "MPIX_GPU_query_support"
     return ""
 

@@ -120,3 +120,16 @@ def test_only_rank_0_tries(monkeypatch):
     monkeypatch.setattr(aware, "awareness", lambda fresh: tries.append(fresh) or answer)
     assert aware.agreed(WORLD, fresh=True) == answer
     assert tries == [True] * (RANK == 0)
+
+
+def test_no_device():
+    see()
+    with pytest.raises(DeviceError, match="the CUDA driver sees no device"):
+        assign()
+
+
+def test_no_driver(monkeypatch):
+    monkeypatch.setattr(driver, "LIBRARY", "libno-such-driver.so.1")
+    driver.stand_in(None)
+    with pytest.raises(DeviceError, match="no CUDA driver"):
+        assign()

@@ -10,7 +10,7 @@ import pytest
 
 from mpicoll import dlpack
 from mpicoll.device import arrays, driver
-from mpicoll.errors import DeviceError
+from mpicoll.device.driver import DeviceError
 
 ADDRESS, DEVICE, OURS = 0x7F00_0000_1000, 3, 77
 NAME = "allreduce: sendbuf"
