@@ -13,7 +13,7 @@ from mpicoll import launch
 def pytest_addoption(parser):
     group = parser.getgroup("mpi")
     group.addoption("--mpi-ranks", default="1,2,3,4,5", help="numbers of ranks for the MPI tests")
-    group.addoption("--mpi-job-limit", type=float, default=300, help="seconds for one job under mpiexec")
+    group.addoption("--mpi-job-limit", type=float, default=900, help="seconds for one job under mpiexec")
     group.addoption("--mpi-test-limit", type=float, default=60, help="seconds for one test inside it")
     group.addoption("--mpi-record", help="folder for the ranks' records; the jobs set it")
 
