@@ -199,8 +199,8 @@ class Persistent:
         urgent: bool = True,
         begin: Callable[[], None] = lambda: None,
     ) -> None:
-        self._queue, self._closed, self._urgent, self._begin = queue, closed, urgent, begin
-        self._work: tuple[Callable[[], None], Any] | None = run, buffers
+        self._queue, self._closed, self._urgent = queue, closed, urgent
+        self._work: tuple[Callable[[], None], Callable[[], None], Any] | None = begin, run, buffers
         self._job: Job | None = None
 
     def Start(self) -> None:  # noqa: N802
@@ -219,7 +219,7 @@ class Persistent:
             raise RuntimeError("Start: the request was freed")
         if self._job is not None:
             raise RuntimeError("Start: the request is active, expected one that was waited for")
-        self._begin()
+        self._work[0]()
         self._job = self._queue.submit(
             self._run, urgent=self._urgent
         )  # which keeps this object, and so the buffers
@@ -304,7 +304,7 @@ class Persistent:
 
     def _run(self) -> None:
         if self._work is not None:
-            self._work[0]()
+            self._work[1]()
 
 
 class Startable(Protocol):

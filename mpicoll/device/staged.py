@@ -70,7 +70,8 @@ class Staged:
 
     def __init__(self, context: "Context", device: "Device", call: Call, choice: Choice) -> None:
         self._context, self._device, self._choice = context, device, choice
-        self._call = replace(call, devices=(), owners=(), before=(), after=(), produced=None)
+        # without what keeps the arrays of the first call alive, as plans are kept
+        self._call = replace(call, devices=(), owners=(), native=(), before=(), after=(), produced=None)
         self._parts = list(parts(self._call, context.rank))
         most = [max((part.room[side] for part in self._parts), default=0) for side in (0, 1)]
         self._room = [-(-room // ALIGNMENT) * ALIGNMENT for room in most]

@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import os
+import weakref
 from contextlib import contextmanager
 
 import collective_calls as cc
@@ -380,6 +381,24 @@ def test_events_are_given_back():
         del stand_in.refused["cuEventRecord"]
         gc.collect()
         assert not stand_in.events
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_nothing_keeps_arrays_alive(route):
+    with on_devices() as (comm, stand_in):
+        arrays = [DeviceArray(stand_in, np.ones(9)) for _ in range(2)]
+        gone = [weakref.ref(array) for array in arrays]
+        comm.Allreduce(*arrays, transport=route)
+        comm.Iallreduce(*arrays, transport=route).Wait()
+        request = comm.Allreduce_init(*arrays, transport=route)
+        request.Start()
+        request.Wait()
+        request.Free()
+        stand_in._drain()
+        del arrays
+        gc.collect()
+        assert [array() for array in gone] == [None, None]
+        assert request is not None
 
 
 def test_groups_leave_them_by_themselves():
