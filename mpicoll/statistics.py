@@ -34,14 +34,13 @@ class Statistics:
         method : str
             mpi4py's name of it, such as ``"Iallreduce"``; ``"Allreduce_init"`` for each start of one.
         algorithm : str
-            The schedule that ran, or ``"native"``.
+            The schedule that ran, with the route of device memory, or ``"native"``.
         nbytes : int
             Length of this rank's vector, in bytes.
         seconds : float
             What the call took on this rank.
         reason : str
-            Why the native collective served. It begins with ``"not plain"`` for derived datatypes and
-            device memory.
+            Why the native collective served. It begins with ``"not plain"`` for derived datatypes.
         """
         key = method, algorithm, reason
         with self._lock:
@@ -162,5 +161,5 @@ def verdict(found: dict[str, Any]) -> str:
     calls, ours, others = found["calls"], found["ours"], found["not_plain"]
     share = f" ({100 * ours / calls:.1f} %)" if calls else ""
     line = f"{ours} of {calls} intracommunicator collective calls on buffers{share} ran mpicoll's schedules"
-    apart = f"{others} calls on derived datatypes or device memory are counted apart\n"
+    apart = f"{others} calls on derived datatypes are counted apart\n"
     return apart + line if others else line

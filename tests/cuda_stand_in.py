@@ -56,7 +56,7 @@ class StandIn:
         self.streams = defaultdict(list)  # what is still to do
         self.done = defaultdict(int)  # how much has been done
         self.told = set()  # streams that were said to be not ready
-        self.events = {}
+        self.events, self.contexts = {}, {}  # the contexts of streams
         self.modules, self.handles = {}, itertools.count(1 << 12)
         self._lock, self._threads = threading.RLock(), threading.local()
         self.refused = {}  # function: code
@@ -211,7 +211,12 @@ class StandIn:
     # -- streams and events ------------------------------------------------------------------
 
     def cuStreamCreate(self, out, flags):  # noqa: N802
-        _write(out, next(self.handles))
+        stream = next(self.handles)
+        self.contexts[stream] = self.current[-1]
+        _write(out, stream)
+
+    def _foreign(self, stream):
+        return self.contexts.get(stream, self.current[-1]) != self.current[-1]
 
     def cuStreamDestroy_v2(self, stream):  # noqa: N802
         self.streams.pop(stream, None)
@@ -244,7 +249,10 @@ class StandIn:
                 self._protect(address, 0)
 
     def cuStreamSynchronize(self, stream):  # noqa: N802
+        if self._foreign(stream):
+            return INVALID_HANDLE
         self._run(stream)
+        return 0
 
     def cuStreamQuery(self, stream):  # noqa: N802
         if self.streams[stream] and stream not in self.told:
@@ -262,7 +270,7 @@ class StandIn:
         del self.events[event]
 
     def cuEventRecord(self, event, stream):  # noqa: N802
-        if event not in self.events:
+        if event not in self.events or self._foreign(stream):
             return INVALID_HANDLE
         self.events[event] = stream, self.done[stream] + len(self.streams[stream])
         return 0

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..engine import program as p
-from ..engine import window as w
 from ..engine.compiled_on_device import Resources
 from ..errors import DeviceError
 from ..kernels import cuda
@@ -133,10 +132,6 @@ class Device:
         window, self.trouble = stage.share(node, context.comm, self.number, nbytes, wait, cores())
         node.Free()
         return window
-
-    def alone(self) -> w.Window:
-        """Give a window for blocks that are only sent."""
-        return self._context.alone()
 
     def close(self) -> None:
         """Give everything back. Collective if stages were opened."""

@@ -223,7 +223,7 @@ def _compiled(
     ipc = route == IPC
     near = sorted(context.near) if ipc else [context.rank]
     numbers = {rank: number for number, rank in enumerate(near)}
-    window = device.window(call.own_bytes) if ipc else device.alone()
+    window = device.window(call.own_bytes) if ipc else context.alone()
     assert window is not None
     name, given = choice.algorithm, dict(choice.parameters)
     if name == AUTO:

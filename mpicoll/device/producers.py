@@ -5,12 +5,14 @@ that before it reads the array, or writes to it. When it returns, or its request
 work is done, so that every stream sees the result.
 """
 
+import contextlib
 import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from . import arrays, driver, memory
 from .arrays import Array
+from .driver import DeviceError
 from .memory import Streams
 
 
@@ -42,7 +44,7 @@ def note(given: Sequence[Array]) -> Noted | None:
     if here is None:
         return None
     stream = _stream(here)
-    with driver.current(here):
+    with driver.current(here), _of_device(here):
         for array in given:
             arrays.wait_for_producer(array.owner, array, stream)
         event = driver.get("cuEventCreate", driver.NO_TIMING)
@@ -56,7 +58,7 @@ def settle(given: Sequence[Array]) -> None:
     here = _here(given)
     if here is None:
         return
-    with driver.current(here):
+    with driver.current(here), _of_device(here):
         streams = {array.stream for array in given if array.stream is not None}
         for array in given:
             if array.stream is None:
@@ -65,6 +67,15 @@ def settle(given: Sequence[Array]) -> None:
                 streams.add(stream)
         for stream in streams:
             driver.call("cuStreamSynchronize", stream)
+
+
+@contextlib.contextmanager
+def _of_device(here: int) -> Iterator[None]:
+    """Say what is expected of a stream that the driver refuses."""
+    try:
+        yield
+    except DeviceError as error:
+        raise DeviceError(f"an array's stream, expected one of device {here}: {error}") from error
 
 
 def _here(given: Sequence[Array]) -> int | None:

@@ -113,7 +113,7 @@ def _cache(
         return
     thing._cache = cache
     # the compilation looks into the cache once more: somebody's turn may have filled it
-    with contextlib.nullcontext() if cache.payload() else _turn():
+    with contextlib.nullcontext() if cache.payload() else turn():
         yield
 
 
@@ -126,7 +126,7 @@ class _Cache:
         key = numbas._index_key(signature, context.codegen())
         name = f"{self._impl.filename_base}-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.{kind}"
         self._path = Path(numbas.cache_path, name)
-        self._stamp = numba.__version__, *(_sources(folder) for folder in sorted(folders))
+        self._stamp = numba.__version__, *(sources(folder) for folder in sorted(folders))
 
     def payload(self) -> bytes | None:
         try:
@@ -153,12 +153,12 @@ class _Cache:
 
 
 @functools.cache
-def _sources(folder: Path) -> str:
+def sources(folder: Path) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))).hexdigest()
 
 
 @contextlib.contextmanager
-def _turn() -> Iterator[None]:
+def turn() -> Iterator[None]:
     """Wait until no other process of this user on this node is compiling."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):

@@ -229,13 +229,13 @@ def _of_mpi(op: str | None, name: str, operands: int, capability: tuple[int, int
     Of the processes of a node that look for it at the same time one compiles, as for the CPU's kernels. A
     file is there as a whole or not at all.
     """
-    from .compiling import _sources, _turn
+    from .compiling import sources, turn
 
-    stamp = *_versions(), _sources(Path(__file__).parent)
+    stamp = *_versions(), sources(Path(__file__).parent)
     path = _path(f"{op or 'divide'}-{name}-{operands}-{capability[0]}.{capability[1]}")
     found = _read(path, stamp)
     if found is None:
-        with _turn():
+        with turn():
             found = _read(path, stamp) or _made(op, name, operands, capability)
             _write(path, stamp, found)
     return found

@@ -101,7 +101,7 @@ def lanes_of(dtype: np.dtype) -> int:
 
 def element_of(name: str, machine: Machine) -> Element:
     """Give the element type `name` of `table.DTYPES` as the functions of `table.OPS` see it."""
-    return Element.of(PAIRS.get(name) or np.dtype(name), loop._value_type(name), machine)
+    return Element.of(PAIRS.get(name) or np.dtype(name), loop.value_type(name), machine)
 
 
 def mpi_operation(op: str, name: str, element: Element) -> Operation:

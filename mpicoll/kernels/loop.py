@@ -43,7 +43,7 @@ def _combine(typingctx, op, name, out, left, right, n):
     op_, name_ = op.literal_value, name.literal_value
 
     def generate(context, builder, signature, args):
-        value = _value_type(name_)
+        value = value_type(name_)
         memory, widen, narrow = _stored(name_, context)
         result, *operands = (builder.inttoptr(address, memory.as_pointer()) for address in args[2:5])
         with cgutils.for_range(builder, args[5]) as loop:
@@ -60,7 +60,7 @@ def _combine(typingctx, op, name, out, left, right, n):
 combine: Any = intrinsic(prefer_literal=True)(_combine)
 
 
-def _value_type(name: str) -> types.Type:
+def value_type(name: str) -> types.Type:
     """Return the Numba type of one element, as the scalar functions see it."""
     if name in ("float16", "bfloat16"):
         return types.float32
@@ -77,7 +77,7 @@ def _stored(name: str, context) -> tuple:
         triple, _, features = context.codegen().magic_tuple()
         return ir.IntType(16), *conversions(name, triple, features)
     # LLVM lays out a struct as C does
-    return context.get_value_type(_value_type(name)), _as_it_is, _as_it_is
+    return context.get_value_type(value_type(name)), _as_it_is, _as_it_is
 
 
 def _as_it_is(builder, value):

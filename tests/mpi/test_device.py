@@ -467,6 +467,18 @@ class TestRefusals:
                 comm.Allreduce(y, DeviceArray(stand_in, np.ones(3), device=1))
             comm.Free()
 
+    def test_a_stream_of_another_device(self):
+        with standing_in(devices=2) as stand_in:
+            comm = mpicoll.Communicator(WORLD.Dup())
+            with driver.current(1):
+                stream = driver.get("cuStreamCreate", driver.NON_BLOCKING)
+            x, y = DeviceArray(stand_in, np.ones(3), stream=stream), DeviceArray(stand_in, np.zeros(3))
+            for call in (comm.Allreduce, comm.Iallreduce):
+                with pytest.raises(DeviceError, match=r"expected one of device 0: .*INVALID_HANDLE"):
+                    call(x, y)
+            comm.Allreduce(y, DeviceArray(stand_in, np.ones(3)))  # nothing was sent, nothing is broken
+            comm.Free()
+
     def test_native_where_the_library_would_crash(self):
         with on_devices("0") as (comm, stand_in):
             x, y = DeviceArray(stand_in, np.ones(3)), DeviceArray(stand_in, np.ones(3))

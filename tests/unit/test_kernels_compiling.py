@@ -60,7 +60,7 @@ def processes_at_once(number):
 
 def test_one_of_four_processes_compiles(cache):
     assert sum(processes_at_once(4)) == 1
-    with compiling._turn():  # nobody asks for a turn on a warm cache
+    with compiling.turn():  # nobody asks for a turn on a warm cache
         assert sum(processes_at_once(2)) == 0
 
 
@@ -86,7 +86,7 @@ def test_changed_source_is_compiled_anew(cache, tmp_path):
         path.write_text(f"def times(x):\n    return {factor} * x\n")
         module: dict = {}
         exec(compile(path.read_text(), path, "exec"), module)
-        compiling._sources.cache_clear()
+        compiling.sources.cache_clear()
         address, here = compiled_here(module["times"])
         answers.append((as_function(address)(10), here))
     assert answers == [(20, True), (20, False), (30, True)]
@@ -99,7 +99,7 @@ def test_changed_source_elsewhere_is_compiled_anew(cache, tmp_path):
     here = []
     for text in ("one", "one", "other"):
         path.write_text(text)
-        compiling._sources.cache_clear()
+        compiling.sources.cache_clear()
         with event.install_recorder("numba:run_pass") as record:
             compiled(twice, SIGNATURE, uses=[used])
         here.append(bool(record.buffer))
@@ -108,7 +108,7 @@ def test_changed_source_elsewhere_is_compiled_anew(cache, tmp_path):
 
 def test_no_folder_to_write(monkeypatch):
     monkeypatch.setattr(caching.CacheImpl, "_locator_classes", [])
-    monkeypatch.setattr(compiling, "_turn", None)  # and so nothing to wait for
+    monkeypatch.setattr(compiling, "turn", None)  # and so nothing to wait for
     address, here = compiled_here(twice)
     assert here
     assert as_function(address)(21) == 42
