@@ -56,39 +56,24 @@ def _trouble(comm, route, reducing):
     return ""
 
 
-class OnDevice:
-    """A call of `collective_calls`, with its arrays on a device.
-
-    Where the library's never change, arrays of nobody's receive.
-    """
-
-    def __init__(self, library, call, device):
-        self.call, self._library, self._device, self._moved = call, library, device, {}
-        self.arguments = tuple(self._move(argument) for argument in call.arguments)
-
-    def _move(self, thing):
-        if isinstance(thing, list) and any(isinstance(item, np.ndarray) for item in thing):
-            return [self._move(item) for item in thing]
-        if not isinstance(thing, np.ndarray):
-            return thing
-        if id(thing) not in self._moved:
-            sent = self._library.receives or any(thing is array for array in self.call.sent)
-            self._moved[id(thing)] = self._library.array(thing) if sent else DeviceArray(thing, self._device)
-        return self._moved[id(thing)]
-
-    def check(self):
-        """Read what is there, as the library's stream finds it, and compare."""
-        for array in (self.call.received, *self.call.sent):
-            moved = self._moved.get(id(array))
-            if isinstance(moved, DeviceArray):
-                moved.get(array)
-            elif moved is not None:
-                array[...] = self._library.get(moved)
-        self.call.check()
-
-
 def run(comm, library, device, method, form="blocking", *, options, **drawn):
-    """Draw a call, alike on all ranks, run it in one of its forms, and check what is received."""
-    call = OnDevice(library, cc.draw(method, RANK, SIZE, **drawn), device)
+    """Draw a call, alike on all ranks, run it in one of its forms, and check what is received.
+
+    Where the library's arrays never change, arrays of nobody's receive. Results are read as its stream finds
+    them.
+    """
+    drawn = cc.draw(method, RANK, SIZE, **drawn)
+
+    def put(array):
+        sent = library.receives or any(array is each for each in drawn.sent)
+        return library.array(array) if sent else DeviceArray(array, device)
+
+    def get(there, array):
+        if isinstance(there, DeviceArray):
+            there.get(array)
+        else:
+            array[...] = library.get(there)
+
+    call = cc.Elsewhere(drawn, put, get)
     cc.run(comm, form, method, call.arguments, **options)
     call.check()

@@ -5,6 +5,7 @@ import gc
 import os
 import weakref
 from contextlib import contextmanager
+from functools import partial
 
 import collective_calls as cc
 import numpy as np
@@ -52,31 +53,11 @@ def on_devices(aware="1", nodes=None, guarded=False, **environment):
                 os.environ[name] = value
 
 
-class OnDevice:
-    """A call of `collective_calls`, with its arrays on a device."""
-
-    def __init__(self, stand_in, call):
-        self.call, self._stand_in, self._moved = call, stand_in, {}
-        self.arguments = tuple(self._move(argument) for argument in call.arguments)
-
-    def _move(self, thing):
-        if isinstance(thing, list) and any(isinstance(item, np.ndarray) for item in thing):
-            return [self._move(item) for item in thing]
-        if not isinstance(thing, np.ndarray):
-            return thing
-        if id(thing) not in self._moved:
-            self._moved[id(thing)] = DeviceArray(self._stand_in, thing)
-        return self._moved[id(thing)]
-
-    def check(self):
-        for array in (self.call.received, *self.call.sent):
-            if id(array) in self._moved:
-                array[...] = self._moved[id(array)].get()
-        self.call.check()
-
-
 def run(comm, stand_in, method, form="blocking", *, options, **drawn):
-    call = OnDevice(stand_in, cc.draw(method, RANK, SIZE, **drawn))
+    def get(there, array):
+        array[...] = there.get()
+
+    call = cc.Elsewhere(cc.draw(method, RANK, SIZE, **drawn), partial(DeviceArray, stand_in), get)
     cc.run(comm, form, method, call.arguments, **options)
     call.check()
 
