@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any, TypeAlias
 
+import numpy as np
 from mpi4py import MPI
 
 from .. import calls
@@ -13,6 +14,7 @@ from ..selection import AUTO
 from .calling import NATIVE, UNKNOWN, Calling
 
 _IN_PLACE = MPI.IN_PLACE
+_ARRAY = np.ndarray
 _SUM = MPI.SUM
 
 _UNLIKE = AttributeError, KeyError, TypeError  # of a look-up for what is no array, or has not been met before
@@ -20,9 +22,12 @@ _UNLIKE = AttributeError, KeyError, TypeError  # of a look-up for what is no arr
 Operation: TypeAlias = Any  # MPI.Op, or mpicoll.AVG
 
 
-def _on_host(*buffers: Any) -> bool:
+def _on_host(first: Any, second: Any = None) -> bool:
     """Whether the native collective may have them: device memory has to be looked at first."""
-    return not any(map(on_device, buffers))
+    # spelled out, as each call of a function here costs as much as a tenth of a short message
+    return (first is _IN_PLACE or type(first) is _ARRAY or not on_device(first)) and (
+        second is None or second is _IN_PLACE or type(second) is _ARRAY or not on_device(second)
+    )
 
 
 class Blocking(Calling):
