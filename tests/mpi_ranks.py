@@ -57,6 +57,8 @@ class Plugin:
         if folder := config.getoption("--mpi-record"):
             self.record = Path(folder, f"{self.rank}.jsonl").open("a")
             self.stacks = Path(folder, f"{self.rank}.stack").open("a")
+            # of its own, as pytest's is numbered and cleared, where ranks get into each other's way
+            config.option.basetemp = Path(folder, f"{self.rank}.files")
         self.processes = self.comm.allgather((socket.gethostname(), os.getpid()))
         self.write(test="", pid=os.getpid())
         faulthandler.enable(file=self.stacks)
