@@ -154,7 +154,13 @@ class _Memory:
         if thing is MPI.IN_PLACE:  # it has a buffer, of no bytes
             raise TypeError(f"{name}: IN_PLACE given, expected an array or a spec")
         nowhere = self.anywhere or thing is None
-        self.device = None if nowhere or not arrays.is_device(thing) else arrays.view(thing, name)
+        self.device: arrays.Array | None = None
+        if not nowhere and arrays.is_device(thing):
+            viewed = arrays.view(thing, name)
+            if isinstance(viewed, arrays.Array):
+                self.device = viewed
+            else:
+                thing = viewed
         array: Any
         if self.device is not None:
             array, self.readonly = self.device, self.device.readonly
@@ -238,8 +244,14 @@ def imagine(nbytes: int, kind: Any) -> Buffer:
 
 
 def on_device(spec: Any) -> bool:
-    """Whether a spec is of memory on a GPU."""
-    return arrays.is_device(spec[0] if isinstance(spec, list | tuple) and spec else spec)
+    """Whether a spec is of memory on a GPU, as far as it can be read."""
+    thing = spec[0] if isinstance(spec, list | tuple) and spec else spec
+    if not arrays.is_device(thing):
+        return False
+    try:
+        return isinstance(arrays.view(thing, "spec"), arrays.Array)
+    except Exception:  # whoever reads it to send it says why
+        return True
 
 
 def _parts(spec: Any, name: str, pair: Any) -> tuple[Any, Any, Any, MPI.Datatype | None]:

@@ -4,6 +4,7 @@ CuPy and Numba show their arrays by ``__cuda_array_interface__``, JAX and PyTorc
 both are there, the first costs less to read; DLPack knows bfloat16, and lets our stream wait for theirs.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from math import prod
@@ -14,6 +15,7 @@ import numpy as np
 
 from .. import dlpack
 from . import driver
+from .driver import DeviceError
 
 LEGACY_STREAM = 1  # CU_STREAM_LEGACY: the default stream, as both protocols number it, too
 
@@ -60,7 +62,7 @@ class _Layout(NamedTuple):
 
 
 def is_device(thing: Any) -> bool:
-    """Whether an object is an array on an NVIDIA GPU; makes no CUDA context."""
+    """Whether an object says that it is an array on an NVIDIA GPU; makes no CUDA context."""
     if isinstance(thing, np.ndarray):
         return False
     # First, as PyTorch's tensors all have the other protocol's attribute, and raise more than AttributeError.
@@ -72,8 +74,8 @@ def is_device(thing: Any) -> bool:
         return True
 
 
-def view(thing: Any, name: str) -> Array:
-    """Read an array on a GPU.
+def view(thing: Any, name: str) -> Array | np.ndarray:
+    """Read an array on a GPU, or one that says so and is the host's, as MPI would take it.
 
     Parameters
     ----------
@@ -89,7 +91,7 @@ def view(thing: Any, name: str) -> Array:
     ValueError
         If it is not contiguous, not aligned, not of native byte order, or to be conjugated or negated yet.
     DeviceError
-        If its memory is not CUDA's.
+        If its memory is neither CUDA's nor the host's.
     """
     for lazy in ("is_conj", "is_neg"):  # PyTorch's, whose memory holds something else than they show
         if getattr(thing, lazy, bool)():
@@ -97,7 +99,14 @@ def view(thing: Any, name: str) -> Array:
     layout = _layout(thing, name)
     _check(layout, name)
     nbytes = prod(layout.shape) * layout.dtype.itemsize
-    device = driver.device_of(layout.address) if nbytes else _told_device(thing)
+    try:
+        device = driver.device_of(layout.address) if nbytes else _told_device(thing)
+    except DeviceError:
+        if _is_readable(layout.address, nbytes):
+            return np.asarray(_Hosts(thing, layout))
+        raise
+    if not nbytes and not driver.starts():
+        return np.empty(layout.shape, layout.dtype)
     return Array(
         layout.address if nbytes else 0,
         nbytes,
@@ -261,6 +270,30 @@ def _contiguous(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> 
             return False
         expected *= extent
     return True
+
+
+def _is_readable(address: int, nbytes: int) -> bool:
+    """Whether the host can read both ends of some memory; it is not touched, so that nothing can crash."""
+    try:
+        with open("/proc/self/mem", "rb", buffering=0) as memory:
+            return all(len(os.pread(memory.fileno(), 1, at)) == 1 for at in (address, address + nbytes - 1))
+    except OSError:
+        return False
+
+
+class _Hosts:
+    """What NumPy reads as an array of the host; keeps the memory alive."""
+
+    def __init__(self, thing: Any, layout: _Layout) -> None:
+        self.thing = thing
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (layout.address, layout.readonly),
+            "shape": layout.shape,
+            "strides": layout.strides,
+            "typestr": layout.dtype.str,
+            "descr": layout.dtype.descr,
+        }
 
 
 def _told_device(thing: Any) -> int | None:

@@ -168,6 +168,15 @@ def _driver() -> _Driver:
     return _Driver.load() if _standing_in is None else _Driver(_standing_in)
 
 
+def starts() -> bool:
+    """Whether there is a driver, and a device that it can use."""
+    try:
+        _driver()
+    except DeviceError:
+        return False
+    return True
+
+
 def trouble() -> str:
     """Say what keeps this process from using a GPU; "" if nothing does."""
     try:

@@ -551,6 +551,29 @@ class TestRefusals:
                 comm.Allreduce(x, y, transport="mpi")
             del stand_in.refused["cuMemcpyAsync"]
 
+    @pytest.mark.parametrize("count", [0, 3])
+    def test_arrays_of_the_hosts_that_say_they_are_on_a_gpu(self, count):
+        """As mpi4py's own tests have them; MPI takes them."""
+
+        class Array:
+            def __init__(self, values):
+                self.values = values
+                self.__cuda_array_interface__ = values.__array_interface__ | {"version": 3}
+
+        if driver.trouble() == "":
+            pytest.skip("there is a driver, which may know all of the host's memory")
+        x, y = np.ones(count), np.zeros(count)
+        comm = mpicoll.Communicator(WORLD)
+        for algorithm in ("auto", "ring", "native"):
+            y[:] = 0
+            comm.Allreduce(Array(x), Array(y), algorithm=algorithm)
+            assert (y == SIZE).all()
+            comm.Allreduce(x, Array(y), algorithm=algorithm)  # among others
+        comm.Alltoallw(
+            [Array(x), [0] * SIZE, [0] * SIZE, [MPI.DOUBLE] * SIZE],
+            [Array(y), [0] * SIZE, [0] * SIZE, [MPI.DOUBLE] * SIZE],
+        )
+
     def test_no_driver(self):
         class Array:
             __cuda_array_interface__ = {  # noqa: RUF012

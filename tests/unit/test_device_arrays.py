@@ -4,6 +4,7 @@ import ctypes
 import gc
 import sys
 import types
+import weakref
 
 import numpy as np
 import pytest
@@ -292,6 +293,57 @@ def test_memory_that_is_not_cudas():
     )
     with pytest.raises(DeviceError, match="cuPointerGetAttribute"):
         arrays.view(Interface(), NAME)
+
+
+@pytest.fixture(params=["no driver", "a driver that does not know the memory"])
+def not_cudas(request, monkeypatch):
+    """Let no memory be CUDA's."""
+    if request.param == "no driver":
+        monkeypatch.setattr(driver, "LIBRARY", "libno-such-driver.so.1")
+        driver.stand_in(None)
+    else:
+        names = "cuPointerGetAttribute", "cuGetErrorName", "cuGetErrorString"
+        driver.stand_in(dict.fromkeys(names, lambda *_: 1))
+    return request.param
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_an_array_of_the_hosts_that_says_it_is_on_a_gpu(not_cudas, readonly):
+    """mpi4py's own tests have such."""
+    values = np.arange(6.0).reshape(2, 3)
+    data = values.ctypes.data, readonly
+    for thing in (
+        Interface(shape=(2, 3), typestr="<f8", data=data),
+        Interface(shape=(2, 3), typestr="<f8", data=data, strides=(24, 8)),
+    ):
+        assert arrays.is_device(thing)
+        view = arrays.view(thing, NAME)
+        assert view.ctypes.data == values.ctypes.data
+        assert view.flags.writeable != readonly
+        np.testing.assert_array_equal(view, values)
+
+
+def test_an_empty_array_where_there_is_no_driver(monkeypatch):
+    monkeypatch.setattr(driver, "LIBRARY", "libno-such-driver.so.1")
+    driver.stand_in(None)
+    for address in (0, ADDRESS):
+        thing = Interface(shape=(0, 3), typestr="<f8", data=(address, False))
+        view = arrays.view(thing, NAME)
+        assert isinstance(view, np.ndarray)
+        assert (view.shape, view.dtype) == ((0, 3), np.float64)
+
+
+def test_the_hosts_memory_is_kept(not_cudas):
+    values = np.arange(6.0)
+    thing = Interface(shape=(6,), typestr="<f8", data=(values.ctypes.data, False))
+    thing.values, alive = values, weakref.ref(thing)
+    view = arrays.view(thing, NAME)
+    del thing, values
+    gc.collect()
+    assert alive() is not None
+    del view
+    gc.collect()
+    assert alive() is None
 
 
 @pytest.mark.parametrize("lazy", ["is_conj", "is_neg"])
