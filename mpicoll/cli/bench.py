@@ -197,7 +197,7 @@ def command(
     report = None
     if world.rank == 0:
         from ..bench import table  # noqa: PLC0415 - only rank 0 needs rich
-        from .report import Report  # noqa: PLC0415
+        from .bench_report import Report  # noqa: PLC0415
 
         unit = element.itemsize * form.blocks(world.size)
         caption = table.caption(

@@ -1,6 +1,7 @@
 """What a schedule costs, by walking through it: every rank, every message."""
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from ..schedule import Schedule
 from ..schedule.moves import Run, slots
 from ..schedule.schedule import Step, bounds
 from ..schedule.walk import Finished, Message, Posted, walk
-from .machine import Machine, node_of
+from .network import Link, Machine, node_of
 
 
 class Cost(NamedTuple):
@@ -71,7 +72,7 @@ def cost(
         if isinstance(event, Message):
             clock.message(event)
         elif isinstance(event, Posted):
-            clock.post(event.rank)
+            clock.post(event)
         else:
             clock.finish(event)
     return clock.cost()
@@ -107,23 +108,30 @@ class _Clock:
         self._out, self._in = [0.0] * size, [_Port() for _ in range(size)]  # when the links are free
         self._busy, self._unit = [0.0] * size, [0.0] * size  # and the rank itself, and what combines
         self._sent, self._received, self._combined = [0] * size, [0] * size, [0] * size
+        self._left: dict[tuple[int, int], deque[float]] = {}  # source, target: when what is on its way left
         self._rounds = self._messages = self._far = 0
 
-    def post(self, rank: int) -> None:
-        """A rank begins a step."""
+    def post(self, event: Posted) -> None:
+        """A rank begins a step: what it sends leaves, before it takes what comes."""
+        rank = event.rank
         self._now[rank] = self._done[rank]
+        for move in event.moves:
+            if move.kind == "send":
+                link = self._link(rank, move.peer)
+                for run in move.chunks:
+                    self._busy[rank] = max(self._now[rank], self._busy[rank]) + link.overhead
+                    begin = max(self._busy[rank], self._out[rank])
+                    left = begin + self._bytes(run) / link.bandwidth
+                    self._out[rank] = max(left, begin + link.gap)
+                    self._done[rank] = max(self._done[rank], left)
+                    self._left.setdefault((rank, move.peer), deque()).append(begin)
 
     def message(self, event: Message) -> None:
         """A message goes all the way."""
         source, target = event.source, event.target
         nbytes = self._bytes(event.sent)
-        far = self._places[source] != self._places[target]
-        link = self._machine.far if far else self._machine.near
-        ready = max(self._now[source], self._busy[source]) + link.overhead
-        self._busy[source] = ready
-        begin = max(ready, self._out[source])
-        left = begin + nbytes / link.bandwidth
-        self._out[source] = max(left, begin + link.gap)
+        link = self._link(source, target)
+        begin = self._left[source, target].popleft()
         there = self._in[target].take(begin + link.latency, nbytes / link.bandwidth)
         taken = max(there, self._now[target], self._busy[target]) + link.overhead
         if link.overhead:
@@ -132,12 +140,11 @@ class _Clock:
             taken = max(taken, self._unit[target]) + nbytes / self._machine.combine
             self._unit[target] = taken
             self._combined[target] += nbytes
-        self._done[source] = max(self._done[source], left)
         self._done[target] = max(self._done[target], taken)
         self._sent[source] += nbytes
         self._received[target] += nbytes
         self._rounds, self._messages = max(self._rounds, event.round), self._messages + 1
-        self._far += nbytes if far else 0
+        self._far += nbytes if self._is_far(source, target) else 0
 
     def finish(self, event: Finished) -> None:
         """A rank's messages of a step are through; it does the step's local moves."""
@@ -157,6 +164,12 @@ class _Clock:
             sum(self._sent),
             self._far,
         )
+
+    def _link(self, source: int, target: int) -> Link:
+        return self._machine.far if self._is_far(source, target) else self._machine.near
+
+    def _is_far(self, source: int, target: int) -> bool:
+        return self._places[source] != self._places[target]
 
     def _bytes(self, run: Run) -> int:
         return sum(self._lengths[slot % len(self._lengths)] for slot in range(*run))

@@ -1,4 +1,4 @@
-"""What schedules cost on model machines, against the formulas of the literature."""
+"""What schedules cost on model.networks, against the formulas of the literature."""
 
 import math
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import mpicoll.algorithms  # noqa: F401  # registers them
 from mpicoll.model.cost import cost
-from mpicoll.model.machine import Link, Machine
+from mpicoll.model.network import Link, Machine
 from mpicoll.schedule import Schedule, algorithms, find, recv, reduce, send
 
 ALPHA, BETA, GAMMA = 3e-6, 1e-9, 2.5e-10
