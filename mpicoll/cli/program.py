@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-COLLECTIVE = ("bench", "info", "run")  # the commands that run on all ranks; the others are rank 0's alone
+COLLECTIVE = ("bench", "fit", "guidelines", "info", "run", "study", "tune")  # the commands that run on all ranks; the others are rank 0's alone
 
 
 class Program(click.Group):
