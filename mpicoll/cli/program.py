@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-COLLECTIVE = ("bench", "fit", "guidelines", "info", "run", "study", "tune")  # the commands that run on all ranks; the others are rank 0's alone
+# the commands that run on all ranks; the others are rank 0's alone
+COLLECTIVE = ("bench", "fit", "guidelines", "info", "run", "study", "tune")
 
 
 class Program(click.Group):
