@@ -42,10 +42,11 @@ class World(NamedTuple):
     group, up, down : ndarray of int64
         Of each node, its group; of each group, or pair of groups, the trunk that leads out of it and the one
         that leads into the other; -1 where there is none.
-    per_byte, least : ndarray of float64
-        Of all that messages pass through: s a byte, and s a message at least.
-    latency, overhead, eager : ndarray of float64
-        Within a node, and between nodes.
+    per_byte, least, slack : ndarray of float64
+        Of all that messages pass through: s a byte, s a message at least, and s of bytes that pass at once
+        after a rest.
+    latency, overhead, eager, peak : ndarray of float64
+        Within a node, and between nodes; the peak in s a byte.
     hop : float
         s more, where a message leaves its group.
     slowness : ndarray of float64
@@ -64,9 +65,11 @@ class World(NamedTuple):
     down: Longs
     per_byte: Reals
     least: Reals
+    slack: Reals
     latency: Reals
     overhead: Reals
     eager: Reals
+    peak: Reals
     hop: float
     slowness: Reals
     combine: float
@@ -202,7 +205,7 @@ def post_send(
         else:
             append(state, place, key, new_entry(state, key, SEND, nbytes, False, ready))
         return True
-    began, left = leave(world, state, world.out[far, source], nbytes, ready)
+    began, left = leave(world, state, world.out[far, source], far, nbytes, ready)
     state.done[source] = max(state.done[source], left)
     state.open[source] -= 1  # never the last: the loop over the step's moves is open
     there = UNKNOWN
@@ -254,7 +257,7 @@ def go_on(size: int, world: World, state: State, entry: int, now: float) -> None
     source, target = pair // size, pair % size
     far = int(world.nodes[source] != world.nodes[target])
     if state.kind[entry] == ASKED:
-        began, left = leave(world, state, world.out[far, source], nbytes, now)
+        began, left = leave(world, state, world.out[far, source], far, nbytes, now)
         state.done[source] = max(state.done[source], left)
         state.kind[entry], state.left[entry] = SENT, left
         over(world, state, source)
@@ -275,13 +278,14 @@ def go_on(size: int, world: World, state: State, entry: int, now: float) -> None
 
 
 @compiled
-def leave(world: World, state: State, what: int, nbytes: int, ready: float) -> tuple[float, float]:
+def leave(world: World, state: State, what: int, far: int, nbytes: int, ready: float) -> tuple[float, float]:
     """Let a message out, after those before it; give when its first byte leaves and its last one does."""
-    begin = max(ready, state.free[what])
+    free = max(state.free[what], ready - world.slack[what])
     seconds = nbytes * world.per_byte[what]
-    state.free[what] = begin + max(seconds, world.least[what])
+    state.free[what] = free + max(seconds, world.least[what])
     state.used[what] += seconds
-    return begin, begin + seconds
+    begin = max(ready, free)
+    return begin, max(begin + nbytes * world.peak[far], free + seconds)
 
 
 @compiled
@@ -291,7 +295,7 @@ def pass_through(world: World, state: State, what: int, nbytes: int, head: float
     Its bytes take turns with those of others, as far as they come no faster than they can go.
     """
     seconds = nbytes * world.per_byte[what]
-    state.free[what] = max(state.free[what], head) + seconds
+    state.free[what] = max(state.free[what], head - world.slack[what]) + seconds
     state.used[what] += seconds
     return max(tail, state.free[what])
 

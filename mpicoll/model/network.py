@@ -39,6 +39,11 @@ class Link:
     eager : float
         Bytes up to which a message leaves though its receiver may not be ready. A longer one asks first:
         the request and the answer take a latency each, and the answer waits for the receiver.
+    burst : float
+        Bytes that pass faster after a rest, between nodes: what the token bucket of a network holds that is
+        shaped, as clouds' are. It fills at `bandwidth`.
+    peak : float
+        B/s at which a burst passes.
 
     Notes
     -----
@@ -51,11 +56,13 @@ class Link:
     overhead: float = 0.0
     gap: float = 0.0
     eager: float = INF
+    burst: float = 0.0
+    peak: float = INF
 
     def __post_init__(self) -> None:
         _check_not_negative(self, "s", "latency", "overhead", "gap")
-        _check_not_negative(self, "bytes", "eager")
-        _check_positive(self, "B/s", "bandwidth")
+        _check_not_negative(self, "bytes", "eager", "burst")
+        _check_positive(self, "B/s", "bandwidth", "peak")
 
 
 @dataclass(frozen=True)

@@ -176,21 +176,23 @@ def _world(
     size, nodes, rails = moves.size, int(places.max()) + 1, machine.rails
     per_byte: list[Reals] = []
     least: list[Reals] = []
+    slack: list[Reals] = []
 
-    def more(bandwidth: npt.ArrayLike, gap: float = 0.0) -> Longs:
+    def more(bandwidth: npt.ArrayLike, gap: float = 0.0, burst: float = 0.0) -> Longs:
         """Add some that take so many B/s each, and give their numbers."""
         bandwidth = np.atleast_1d(np.asarray(bandwidth, np.float64))
         first = sum(map(len, per_byte))
         per_byte.append(1 / bandwidth)
         least.append(np.full(len(bandwidth), gap))
+        slack.append(burst / bandwidth)
         return np.arange(first, first + len(bandwidth))
 
     place_on_node = _places_on_nodes(places)
     slow_nodes = _factors("node", disturbance.slow_nodes, nodes)
     rail = places * rails + place_on_node % rails
     of_rails = np.repeat(far.bandwidth / slow_nodes, rails)
-    out = np.array([more(np.full(size, near.bandwidth), near.gap), more(of_rails, far.gap)[rail]])
-    come = np.array([more(np.full(size, near.bandwidth)), more(of_rails)[rail]])
+    out = np.array([more(np.full(size, near.bandwidth), near.gap), more(of_rails, far.gap, far.burst)[rail]])
+    come = np.array([more(np.full(size, near.bandwidth)), more(of_rails, 0.0, far.burst)[rail]])
     memory = more(np.full(nodes, machine.memory))[places] if machine.memory < INF else np.full(size, -1)
     group = np.arange(nodes) // fabric.group
     groups = int(group.max()) + 1
@@ -213,9 +215,11 @@ def _world(
         down,
         np.concatenate(per_byte),
         np.concatenate(least),
+        np.concatenate(slack),
         np.array([near.latency, far.latency], np.float64),
         np.array([near.overhead, far.overhead], np.float64),
         np.array([near.eager, far.eager], np.float64),
+        np.array([1 / near.peak, 1 / far.peak], np.float64),
         float(fabric.hop),
         _factors("rank", disturbance.slow_ranks, size),
         1 / machine.combine,
@@ -240,7 +244,7 @@ def _state(moves: Program, world: events.World, arrival: Reals, timeline: bool) 
         _whole(size) if moves.alike else moves.begin[:-1].copy(),
         *(_whole(size), _whole(size)),
         *(_zeros(size), arrival.copy(), _zeros(size), _zeros(size), _zeros(size)),
-        *(_zeros(passed), _zeros(passed)),
+        *(-world.slack, _zeros(passed)),
         *(_whole(2 * room), _whole(2 * room), _whole(2 * room)),  # the hash table
         np.append(np.arange(1, room), -1),
         *(_whole(room), _whole(room), _whole(room)),

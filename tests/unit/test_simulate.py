@@ -279,6 +279,43 @@ def test_long_messages_ask_first(nbytes, asks):
         assert found.done.tolist() == pytest.approx([nbytes * BETA, 1e-3])
 
 
+@pytest.mark.parametrize(
+    ("nbytes", "times"),
+    [
+        ([4000], [0.4]),  # all of it in the burst, at the peak
+        ([10_000], [1.0]),
+        ([30_000], [20.0]),
+        ([10_000, 10_000], [1.0, 10.0]),  # the second finds the bucket empty
+    ],
+)
+def test_after_a_rest_a_burst_passes(nbytes, times):
+    """Times in units of the 1,000 bytes at the bandwidth."""
+    unit = 1000 * BETA
+    machine = Machine.flat(Link(ALPHA, 1 / BETA, burst=10_000, peak=10 / BETA))
+
+    def steps(rank):
+        for _ in nbytes:
+            yield send(1, 0) if rank == 0 else recv(0, 0)
+
+    schedule = Schedule("bcast", "bursts", 2, 1, steps)
+    found = simulate(schedule, nbytes[0], machine, timeline=True)
+    assert (found.timeline.arrived - ALPHA).tolist() == pytest.approx(np.array(times) * unit)
+
+
+def test_the_bucket_fills_while_nothing_passes():
+    """A message goes to and fro, and each time finds in the bucket what the way back let in."""
+    burst, nbytes = 10_000, 10_000
+    machine = Machine.flat(Link(4000 * BETA, 1 / BETA, burst=burst))
+
+    def steps(rank):
+        for turn in range(4):
+            yield send(1 - rank, 0) if turn % 2 == rank else recv(1 - rank, 0)
+
+    found = simulate(Schedule("bcast", "to and fro", 2, 1, steps), nbytes, machine)
+    # the first bucket gets 8,000 bytes before its next turn, and lacks 2,000; so the second is full by its own
+    assert found.seconds == pytest.approx((4 * 4000 + 2000) * BETA)
+
+
 @pytest.mark.parametrize("name", ["ring", "recursive_doubling", "binary_tree", "direct"])
 def test_a_late_rank(name):
     parameters = {"chunks": 4} if name == "binary_tree" else {}
