@@ -33,8 +33,10 @@ of the scatter::
     1     2-3 => 2
     2     1 => 1            3 => 3
 
-Cost: ceil(log2 p) (alpha + M beta), and M gamma each for the reduction: the fewest steps possible, for short
-vectors. Gather and scatter: ceil(log2 p) alpha + (p-1)/p M beta, the least of both where the root is 0.
+Cost, with q the largest power of two that is not above p: floor(log2 p) alpha + ceil(log2 p) M beta, and
+for the reduction, which may take less, ceil(log2 p) M gamma more: the fewest steps possible, for short
+vectors. Gather, which may take less, and scatter: floor(log2 p) alpha + (p-1)/p M beta, the least of both.
+Where the root is not below q, one alpha more for all, and (2q-1)/p M beta for gather and scatter.
 
 Limits: in a gather or scatter, ranks pass on the chunks of others; where counts give their lengths, all ranks
 must know them. Operands are in rank order, and the expression is the same for every root.
@@ -49,6 +51,10 @@ from ..schedule import algorithm, mirrored, recv, reduce, send
 from ..schedule.schedule import Steps
 
 SOURCE = "Thakur, Rabenseifner & Gropp 2005"
+
+AMONG_LAST = "(root >= 2**floor(log(p, 2)))"  # not below q
+HOPS = f"(floor(log(p, 2)) + {AMONG_LAST})"  # of one message after the other
+PASSED = f"max(p-1, {AMONG_LAST}*(2**ceil(log(p, 2)) - 1))/p"  # in them, of the vector
 
 
 def joins(rank: int, size: int, root: int) -> Iterator[tuple[int, int, range]]:
@@ -72,7 +78,15 @@ def joins(rank: int, size: int, root: int) -> Iterator[tuple[int, int, range]]:
         length *= 2
 
 
-@algorithm("reduce", name="binomial", chunks=1, steps="ceil(log(p, 2))", sent="min(1, p-1)", source=SOURCE)
+@algorithm(
+    "reduce",
+    name="binomial",
+    chunks=1,
+    steps="ceil(log(p, 2))",
+    sent="min(1, p-1)",
+    time=f"<={HOPS}*alpha + ceil(log(p, 2))*(beta + gamma)",
+    source=SOURCE,
+)
 def reduction(rank: int, size: int, root: int = 0) -> Steps:
     """Groups of 1, 2, 4, ... ranks combine their vectors."""
     for sender, receiver, _ in joins(rank, size, root):
@@ -80,7 +94,13 @@ def reduction(rank: int, size: int, root: int = 0) -> Steps:
 
 
 @algorithm(
-    "bcast", name="binomial", chunks=1, steps="ceil(log(p, 2))", sent="<=ceil(log(p, 2))", source=SOURCE
+    "bcast",
+    name="binomial",
+    chunks=1,
+    steps="ceil(log(p, 2))",
+    sent="<=ceil(log(p, 2))",
+    time=f"{HOPS}*alpha + ceil(log(p, 2))*beta",
+    source=SOURCE,
 )
 def bcast(rank: int, size: int, root: int = 0) -> Steps:
     """The ranks that have the vector send it to as many others, at half the distance each time."""
@@ -94,6 +114,7 @@ def bcast(rank: int, size: int, root: int = 0) -> Steps:
     transit=True,
     steps="ceil(log(p, 2))",
     sent="<=(p > 1)*2**ceil(log(p, 2))/(2*p)",
+    time=f"<={HOPS}*alpha + {PASSED}*beta",
     source=SOURCE,
 )
 def gather(rank: int, size: int, root: int = 0) -> Steps:
@@ -109,6 +130,7 @@ def gather(rank: int, size: int, root: int = 0) -> Steps:
     transit=True,
     steps="ceil(log(p, 2))",
     sent="(p-1)/p",
+    time=f"{HOPS}*alpha + {PASSED}*beta",
     source=SOURCE,
 )
 def scatter(rank: int, size: int, root: int = 0) -> Steps:

@@ -19,8 +19,9 @@ each rank sends; ``+>`` is combined there, ``=>`` replaces), of which the last t
                                         0 => 1
 
 Cost: 2 ceil(log2 p) alpha + 2(p-1)/p M beta + (p-1)/p M gamma, of which the all-gather is one half without
-gamma. With a larger radix, 2 ceil(log_radix p) steps of up to radix-1 messages each: for machines that send
-several at once.
+gamma. With a larger radix, 2 ceil(log_radix p) steps of up to radix-1 messages each, and as many alpha: for
+machines that send several at once. There combining puts ranks out of step, and where messages meet, the
+all-reduce takes up to half as many M beta more.
 
 For short vectors `bruck_gather` gathers all ranks' vectors and lets every rank combine them by itself, in
 rank order. Steps for 4 ranks (``s2`` is a vector in scratch)::
@@ -47,9 +48,9 @@ far are one message. Steps for 4 ranks, where chunk 4 s + d goes from s to d::
     2     2 => 2   7 => 3  8 => 0   13 => 1
           14 => 2  3 => 3  4 => 0   9 => 1
 
-Cost: ceil(log_radix p) steps of up to radix-1 messages each, log2(p) (alpha + M/2 beta) with radix 2: few
-messages, and every chunk is sent up to once a digit. Short vectors on many ranks; a larger radix for longer
-ones, up to radix p, which is `direct`.
+Cost: ceil(log_radix p) steps of up to radix-1 messages each, at most ceil(log_radix p) (alpha +
+(radix-1)/radix M beta): few messages, and every chunk is sent up to once a digit. Short vectors on many
+ranks; a larger radix for longer ones, up to radix p, which is `direct`.
 
 Limits: `bruck` combines in an order that depends on the chunk, so the op must be commutative.
 `bruck_gather` is for vectors of a few KiB. The all-to-all's chunks pass through other ranks, which must know
@@ -85,6 +86,7 @@ def exchanges(rank: int, size: int, radix: int) -> Iterator[list[tuple[int, int,
     chunks=lambda size, radix=2: size,
     steps="ceil(log(p, radix))",
     sent="(p-1)/p",
+    time="ceil(log(p, radix))*alpha + (p-1)/p*beta",
     source=SOURCE,
     variants=RADIX,
 )
@@ -107,6 +109,7 @@ def allgather(rank: int, size: int, radix: int = 2) -> Steps:
     commutative=True,
     steps="2*ceil(log(p, radix))",
     sent="2*(p-1)/p",
+    time="<=2*ceil(log(p, radix))*alpha + (p-1)/p*((2 + (radix > 2))*beta + gamma)",
     source=SOURCE,
     variants=RADIX,
 )
@@ -122,6 +125,7 @@ def bruck(rank: int, size: int, radix: int = 2) -> Steps:
     vectors=lambda size, radix=2: size if size > 1 else 0,
     steps="ceil(log(p, radix))",
     sent="p-1",
+    time="ceil(log(p, radix))*alpha + (p-1)*(beta + gamma)",
     limit=64 * 1024,
     source=SOURCE,
     variants=RADIX,
@@ -151,6 +155,7 @@ def bruck_gather(rank: int, size: int, radix: int = 2) -> Steps:
     transit=True,
     steps="ceil(log(p, radix))",
     sent="<=ceil(log(p, radix))*(radix-1)/radix",
+    time="<=ceil(log(p, radix))*(alpha + (radix-1)/radix*beta)",
     source=SOURCE,
     variants=RADIX,
 )

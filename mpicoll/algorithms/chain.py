@@ -36,9 +36,13 @@ scratch (``s0-1``, and the sums in ``s2-3``)::
                               s3 += s1
     4                         s3 => 3
 
-Cost for S chunks: p - 2 + S steps of M/S each, (p - 2 + S)(alpha + M/S beta), and M/S gamma more in a step of
-a scan. The best S is sqrt((p-2) M beta / alpha), for which a broadcast takes (sqrt((p-2) alpha) +
-sqrt(M beta))^2: for long vectors on few ranks little more than M beta, the least possible.
+Cost for S chunks: p - 2 + S steps of M/S each, (p-1) alpha + (p - 2 + S) M/S beta where a rank sends the
+next chunk while one is on its way. A scan, which combines one while the next comes in: (p-1) (alpha + M/S
+beta + M/S gamma) + (S-1) M/S max(beta, gamma); an exclusive one first receives and then combines: (p-1)
+alpha + (p - 2 + S) M/S beta + (p - 3 + S) M/S gamma. If a message keeps its sender busy for alpha, too, a
+broadcast takes (p - 2 + S)(alpha + M/S beta). The best S then is sqrt((p-2) M beta / alpha), for which that
+is (sqrt((p-2) alpha) + sqrt(M beta))^2: for long vectors on few ranks little more than M beta, the least
+possible.
 
 Limits: the number of steps grows with p. Operands are in rank order, (((0+1)+2)+3). An exclusive scan needs
 two vectors of scratch.
@@ -74,6 +78,7 @@ def along(left: int | None, right: int | None, chunks: int, receive: Callable[[i
     name="chain",
     steps=STEPS,
     sent="min(1, p-1)",
+    time="(p-1)*alpha + (p > 1)*(p - 2 + S)/S*beta",
     source="Pjesivac-Grbovic et al. 2007",
     variants=CHUNKS,
 )
@@ -84,7 +89,15 @@ def bcast(rank: int, size: int, chunks: int, root: int = 0) -> Steps:
     yield from along(left, right, chunks, recv)
 
 
-@algorithm("scan", name="chain", steps=STEPS, sent="min(1, p-1)", source=SCAN, variants=CHUNKS)
+@algorithm(
+    "scan",
+    name="chain",
+    steps=STEPS,
+    sent="min(1, p-1)",
+    time="(p-1)*(alpha + (beta + gamma)/S) + (p > 1)*(S-1)/S*max(beta, gamma)",
+    source=SCAN,
+    variants=CHUNKS,
+)
 def scan(rank: int, size: int, chunks: int) -> Steps:
     """Each rank combines what comes from the rank before with its own, and hands it on."""
     yield from along(rank - 1 if rank > 0 else None, rank + 1 if rank + 1 < size else None, chunks, reduce)
@@ -96,6 +109,7 @@ def scan(rank: int, size: int, chunks: int) -> Steps:
     vectors=lambda size, chunks: 2 if size > 2 else 0,
     steps=STEPS,
     sent="min(1, p-1)",
+    time="(p-1)*alpha + ((p > 1)*(p - 2 + S)*beta + (p > 2)*(p - 3 + S)*gamma)/S",
     source=SCAN,
     variants=CHUNKS,
 )

@@ -44,8 +44,9 @@ Backwards it is a reduction::
     3                     0 +> 0
 
 Cost for S chunks: S - 1 + ceil(log2 p) steps, the fewest in which S messages can leave the root and reach
-everybody; (S - 1 + ceil(log2 p)) (alpha + M/S beta), and M/S gamma for the reduction. The best S is
-sqrt((ceil(log2 p) - 1) M beta / alpha). Vectors of any length.
+everybody; at most (S - 1 + ceil(log2 p)) (alpha + M/S beta), and M/S gamma more in a step of the reduction.
+The best S is sqrt((ceil(log2 p) - 1) M beta / alpha). With 2 ranks only the first message's alpha counts.
+Vectors of any length.
 
 Limits: a chunk's operands are combined in an order that depends on its number, so the op must be
 commutative; for a power of two all chunks are computed alike, up to swapped operands. A range of chunks
@@ -70,6 +71,7 @@ CHUNKS = {"chunks": (1, 2, 3, 7)}
     commutative=True,
     steps="ceil(log(p, 2))",
     sent="(p-1)/p",
+    time="ceil(log(p, 2))*alpha + (p-1)/p*(beta + gamma)",
     source=SOURCE,
 )
 def reduce_scatter(rank: int, size: int) -> Steps:
@@ -88,6 +90,7 @@ def reduce_scatter(rank: int, size: int) -> Steps:
     chunks=lambda size: size,
     steps="ceil(log(p, 2))",
     sent="(p-1)/p",
+    time="ceil(log(p, 2))*alpha + (p-1)/p*beta",
     source=SOURCE,
 )
 def allgather(rank: int, size: int) -> Steps:
@@ -101,6 +104,7 @@ def allgather(rank: int, size: int) -> Steps:
     commutative=True,
     steps="2*ceil(log(p, 2))",
     sent="2*(p-1)/p",
+    time="2*ceil(log(p, 2))*alpha + (p-1)/p*(2*beta + gamma)",
     source=SOURCE,
 )
 def circulant(rank: int, size: int) -> Steps:
@@ -114,6 +118,7 @@ def circulant(rank: int, size: int) -> Steps:
     name="circulant",
     steps="(p > 1)*(ceil(log(p, 2)) + S - 1)",
     sent="(p > 1)*(ceil(log(p, 2)) + S - 1)/S",
+    time="<=(ceil(log(p, 2)) + (p > 2)*(S - 1))*alpha + (p > 1)*(ceil(log(p, 2)) + S - 1)/S*beta",
     source=SOURCE,
     variants=CHUNKS,
 )
@@ -144,6 +149,7 @@ def bcast(rank: int, size: int, chunks: int, root: int = 0) -> Steps:
     commutative=True,
     steps="(p > 1)*(ceil(log(p, 2)) + S - 1)",
     sent="min(1, p-1)",
+    time="<=(ceil(log(p, 2)) + (p > 2)*(S - 1))*alpha + (p > 1)*(ceil(log(p, 2)) + S - 1)/S*(beta + gamma)",
     source=SOURCE,
     variants=CHUNKS,
 )

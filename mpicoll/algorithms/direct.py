@@ -18,9 +18,11 @@ which the first is the reduce-scatter and the second the all-gather::
           0 => 2  1 => 2  2 => 1  3 => 1
           0 => 3  1 => 3  2 => 3  3 => 2
 
-Cost: 2 steps of p-1 messages each, and 2(p-1)/p of the vector sent by each rank, the least possible;
-2 alpha (2(p-1) alpha where a rank's messages go one after the other) + 2(p-1)/p M beta + (p-1)/p M gamma.
-Few ranks that all see each other, as on one node or one switch.
+Cost: 2 steps of p-1 messages each, and 2(p-1)/p of the vector sent by each rank, the least possible; the
+all-gather takes alpha + (p-1)/p M beta (with (p-1) alpha where each message keeps its sender busy so long).
+In the reduce-scatter all send to the last rank last, which combines one chunk while the next comes in:
+alpha + (p-1)/p M beta + M/p gamma + (p-2)/p M max(beta, gamma). Few ranks that all see each other, as on
+one node or one switch.
 
 For the shortest vectors `direct_gather` sends whole vectors, and every rank combines them by itself, in rank
 order. Steps for 4 ranks (``s2`` is a vector in scratch)::
@@ -92,6 +94,7 @@ def from_owners(rank: int, size: int, owners: int) -> Steps:
     chunks=lambda size: size,
     steps="min(2, 2*(p-1))",
     sent="2*(p-1)/p",
+    time="(p > 1)*(2*alpha + (2*(p-1)*beta + gamma + (p-2)*max(beta, gamma))/p)",
     source=SOURCE,
 )
 def direct(rank: int, size: int) -> Steps:
@@ -106,6 +109,7 @@ def direct(rank: int, size: int) -> Steps:
     vectors=lambda size: size - 1,
     steps="min(1, p-1)",
     sent="p-1",
+    time="min(1, p-1)*alpha + (p-1)*(beta + gamma)",
     limit=64 * 1024,
     source=SOURCE,
 )
@@ -126,6 +130,7 @@ def direct_gather(rank: int, size: int) -> Steps:
     chunks=lambda size: size,
     steps="min(1, p-1)",
     sent="(p-1)/p",
+    time="(p > 1)*(alpha + ((p-1)*beta + gamma + (p-2)*max(beta, gamma))/p)",
     source=SOURCE,
 )
 def reduce_scatter(rank: int, size: int) -> Steps:
@@ -139,6 +144,7 @@ def reduce_scatter(rank: int, size: int) -> Steps:
     chunks=lambda size: size,
     steps="min(1, p-1)",
     sent="(p-1)/p",
+    time="min(1, p-1)*alpha + (p-1)/p*beta",
     source=SOURCE,
 )
 def allgather(rank: int, size: int) -> Steps:
@@ -152,6 +158,7 @@ def allgather(rank: int, size: int) -> Steps:
     chunks=lambda size: size**2,
     steps="min(1, p-1)",
     sent="(p-1)/p",
+    time="min(1, p-1)*alpha + (p-1)/p*beta",
     source=SOURCE,
 )
 def alltoall(rank: int, size: int) -> Steps:

@@ -13,7 +13,8 @@ Steps of the barrier for 4 ranks (what each rank sends; ``+>`` is combined there
     1     0 +> 1  0 +> 2  0 +> 3  0 +> 0
     2     0 +> 2  0 +> 3  0 +> 0  0 +> 1
 
-Cost: ceil(log2 p) alpha, the least possible: nobody can hear from all in fewer steps.
+Cost: ceil(log2 p) alpha, the least possible: nobody can hear from all in fewer steps; and ceil(log2 p) (M
+beta + M gamma) for the byte or so that a message has.
 
 Limits: where p is no power of two a rank hears from some twice, so the op must not mind: a bitwise or.
 
@@ -30,6 +31,7 @@ from ..schedule.schedule import Steps
     chunks=1,
     steps="ceil(log(p, 2))",
     sent="ceil(log(p, 2))",
+    time="ceil(log(p, 2))*(alpha + beta + gamma)",
     source="Hensgen, Finkel & Manber 1988",
 )
 def dissemination(rank: int, size: int) -> Steps:

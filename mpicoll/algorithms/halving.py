@@ -21,7 +21,7 @@ Backwards it is an all-gather, `recursive_doubling`::
 
 Cost: ceil(log2 p) alpha + (p-1)/p M beta, and (p-1)/p M gamma for the reduce-scatter, where p is a power of
 two: the least of all. For other p some rank takes part for two in some of the steps: it receives (in the
-all-gather sends) and combines up to twice as much.
+all-gather sends) and combines up to twice as much, at most 2(p-1)/p M beta and 2(p-1)/p M gamma.
 
 Limits: distant ranks are combined first, ((0+2)+(1+3)), so the op must be commutative. Every message is one
 range of chunks.
@@ -34,6 +34,7 @@ from ..schedule import algorithm, mirrored, reduce, send
 from ..schedule.schedule import Step, Steps
 
 SOURCE = "Thakur, Rabenseifner & Gropp 2005"
+FOR_TWO = "(1 + (p > 2**floor(log(p, 2))))"  # 2 where some rank takes part for two, else 1
 
 
 @algorithm(
@@ -43,6 +44,7 @@ SOURCE = "Thakur, Rabenseifner & Gropp 2005"
     commutative=True,
     steps="ceil(log(p, 2))",
     sent="(p-1)/p",
+    time=f"<=ceil(log(p, 2))*alpha + {FOR_TWO}*(p-1)/p*(beta + gamma)",
     source=SOURCE,
 )
 def reduce_scatter(rank: int, size: int) -> Steps:
@@ -71,6 +73,7 @@ def reduce_scatter(rank: int, size: int) -> Steps:
     chunks=lambda size: size,
     steps="ceil(log(p, 2))",
     sent="<=(1 + (p > 2**floor(log(p, 2))))*(p-1)/p",
+    time=f"<=ceil(log(p, 2))*alpha + {FOR_TWO}*(p-1)/p*beta",
     source=SOURCE,
 )
 def allgather(rank: int, size: int) -> Steps:

@@ -31,6 +31,7 @@ from ..schedule.schedule import Steps
     ranks="p == 1 or p % 2 == 0",
     steps="floor(p/2)",
     sent="(p-1)/p",
+    time="floor(p/2)*alpha + (p-1)/p*beta",
     source="Chen, Zhang, Zhang & Yuan 2005",
 )
 def neighbour_exchange(rank: int, size: int) -> Steps:

@@ -49,6 +49,7 @@ def partners(rank: int, size: int) -> Iterator[tuple[int, int]]:
     chunks=lambda size: size**2,
     steps="p-1",
     sent="(p-1)/p",
+    time="(p-1)*(alpha + beta/p)",
     source=SOURCE,
 )
 def alltoall(rank: int, size: int) -> Steps:
@@ -64,6 +65,7 @@ def alltoall(rank: int, size: int) -> Steps:
     commutative=True,
     steps="p-1",
     sent="(p-1)/p",
+    time="(p-1)*(alpha + (beta + gamma)/p)",
     source=SOURCE,
 )
 def reduce_scatter(rank: int, size: int) -> Steps:

@@ -21,8 +21,9 @@ An exclusive scan is that of the left neighbours' vectors, on all ranks but the 
     2             0 +> 2  0 +> 3
     3             0 +> 3
 
-Cost: ceil(log2 p) (alpha + M beta + M gamma), the fewest steps possible; exclusive 1 + ceil(log2(p-1)) steps,
-at most one more. Short vectors.
+Cost: ceil(log2 p) steps, the fewest possible; at most floor(log2 p) alpha + ceil(log2 p) (M beta + M
+gamma). Exclusive 1 + ceil(log2(p-1)) steps, at most one more, and for the first step alpha + M beta beside
+the scan of p-1 ranks. Short vectors.
 
 Limits: none. Operands are in rank order.
 
@@ -41,6 +42,7 @@ from ..schedule.schedule import Step, Steps
     chunks=1,
     steps="ceil(log(p, 2))",
     sent="ceil(log(p, 2))",
+    time="<=floor(log(p, 2))*alpha + ceil(log(p, 2))*(beta + gamma)",
     source="Hillis & Steele 1986",
 )
 def scan(rank: int, size: int) -> Steps:
@@ -62,6 +64,8 @@ def scan(rank: int, size: int) -> Steps:
     chunks=1,
     steps="(p > 1)*(1 + ceil(log(max(1, p-1), 2)))",
     sent="(p > 1)*(1 + ceil(log(max(1, p-1), 2)))",
+    time="<=(p > 1)*((1 + floor(log(max(1, p-1), 2)))*alpha + beta"
+    " + ceil(log(max(1, p-1), 2))*(beta + gamma))",
     source="Traeff 2025",
 )
 def exscan(rank: int, size: int) -> Steps:

@@ -14,7 +14,8 @@ Doubling exchanges the whole vector. Steps of `recursive_doubling` for 4 ranks (
 
 Cost: log2(p) (alpha + M beta + M gamma), for a power of two: the fewest steps possible. Short vectors.
 For other p, with q the largest power of two below, each of the first p-q odd ranks hands its vector to its
-left neighbour and gets the result from it: 2 steps more.
+left neighbour and gets the result from it: 2 steps more, at most (floor(log2 p) + 2) (alpha + M beta) +
+ceil(log2 p) M gamma.
 
 Halving exchanges half of what is left, so that each rank ends with 1/p of the result, and goes all the way
 back. Steps of `recursive_halving_doubling` for 4 ranks::
@@ -49,6 +50,7 @@ from ..schedule.schedule import Step, Steps
     chunks=1,
     steps="2*ceil(log(p, 2)) - floor(log(p, 2))",
     sent="ceil(log(p, 2))",
+    time="<=(2*ceil(log(p, 2)) - floor(log(p, 2)))*(alpha + beta) + ceil(log(p, 2))*gamma",
     source="Thakur, Rabenseifner & Gropp 2005",
 )
 def recursive_doubling(rank: int, size: int) -> Steps:
@@ -121,6 +123,8 @@ def reduce_scatter(rank: int, size: int) -> Steps:
     chunks=lambda size: 1 << (size.bit_length() - 1),
     steps="2*ceil(log(p, 2))",
     sent="2 - 2/2**floor(log(p, 2)) + (ceil(log(p, 2)) - floor(log(p, 2)))/2",
+    time="2*ceil(log(p, 2))*alpha"
+    " + (2 - 2/2**floor(log(p, 2)) + ceil(log(p, 2)) - floor(log(p, 2)))*(beta + gamma/2)",
     source="Rabenseifner 2004",
 )
 def recursive_halving_doubling(rank: int, size: int) -> Steps:

@@ -43,8 +43,9 @@ at once, which halves the steps and sends no byte more. Steps of `bidirectional_
           0 => 3  1 => 2  2 => 3  3 => 2
     4     1 => 3  2 => 0  3 => 1  0 => 2
 
-Cost: 2 floor(p/2) steps; 2 floor(p/2) alpha + 2(p-1)/p M beta + (p-1)/p M gamma, and half the beta where
-a rank's two links carry a message each.
+Cost: 2 floor(p/2) steps; 2 floor(p/2) alpha + 2(p-1)/p M beta + (p-1)/p M gamma, of which the beta are up to
+a quarter more where combining puts neighbours out of step, and half as many where a rank's two links carry a
+message each.
 
 Limits: the operands of a chunk are combined in cyclic order, from the rank after its number or from
 half the ring before it, so the op must be commutative.
@@ -76,6 +77,7 @@ def around(rank: int, size: int, chunk: int, receive: Callable[[int, int], Move]
     commutative=True,
     steps="p-1",
     sent="(p-1)/p",
+    time="(p-1)*(alpha + (beta + gamma)/p)",
     source=SOURCE,
 )
 def reduce_scatter(rank: int, size: int) -> Steps:
@@ -83,7 +85,15 @@ def reduce_scatter(rank: int, size: int) -> Steps:
     yield from around(rank, size, rank - 1, reduce)
 
 
-@algorithm("allgather", name="ring", chunks=lambda size: size, steps="p-1", sent="(p-1)/p", source=SOURCE)
+@algorithm(
+    "allgather",
+    name="ring",
+    chunks=lambda size: size,
+    steps="p-1",
+    sent="(p-1)/p",
+    time="(p-1)*(alpha + beta/p)",
+    source=SOURCE,
+)
 def allgather(rank: int, size: int) -> Steps:
     """Each chunk goes around from its owner."""
     yield from around(rank, size, rank, recv)
@@ -105,6 +115,7 @@ def reduce_scatter_both_ways(rank: int, size: int) -> Steps:
     commutative=True,
     steps="2*(p-1)",
     sent="2*(p-1)/p",
+    time="2*(p-1)*alpha + (p-1)/p*(2*beta + gamma)",
     source=SOURCE,
 )
 def ring(rank: int, size: int) -> Steps:
@@ -119,6 +130,7 @@ def ring(rank: int, size: int) -> Steps:
     commutative=True,
     steps="2*floor(p/2)",
     sent="2*(p-1)/p",
+    time="<=2*floor(p/2)*alpha + (p-1)/p*(5*beta/2 + gamma)",
     source="Jain & Sabharwal 2010",
 )
 def bidirectional_ring(rank: int, size: int) -> Steps:

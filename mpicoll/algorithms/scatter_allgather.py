@@ -33,9 +33,11 @@ of the reduction `halving_gather`, a reduce-scatter by recursive halving and a g
     3               1 => 0              3 => 2
     4                         2-3 => 0
 
-Cost: (ceil(log2 p) + p - 1) alpha + 2(p-1)/p M beta with the ring; with doubling and halving, where p is a
-power of two, 2 ceil(log2 p) alpha + 2(p-1)/p M beta, and (p-1)/p M gamma for the reduction. Long vectors: a
-binomial tree takes log2(p) M beta.
+Cost: (floor(log2 p) + p - 1) alpha + 2(p-1)/p M beta with the ring; with doubling and halving, where p is a
+power of two, 2 log2(p) alpha + 2(p-1)/p M beta, and (p-1)/p M gamma for the reduction, for other p up to
+(floor(log2 p) + ceil(log2 p)) alpha + 3(p-1)/p M beta and 2(p-1)/p M gamma. Where the root is late in the
+order of ranks, more of the scatter or gather: see `binomial.py`. Long vectors: a binomial tree takes
+log2(p) M beta.
 
 Limits: what a rank has of the scatter comes to it once more. For other p than powers of two, some ranks do
 twice as much in some steps of halving and doubling; the op of a reduction must be commutative.
@@ -48,6 +50,8 @@ communication library (InterCom)", SHPCC 1994; for the reduction R. Thakur, R. R
 from ..schedule import algorithm
 from ..schedule.schedule import Steps
 from . import binomial, halving, ring
+from .binomial import HOPS, PASSED
+from .halving import FOR_TWO
 
 
 @algorithm(
@@ -55,6 +59,7 @@ from . import binomial, halving, ring
     chunks=lambda size: size,
     steps="ceil(log(p, 2)) + p - 1",
     sent="2*(p-1)/p",
+    time=f"({HOPS} + p-1)*alpha + ({PASSED} + (p-1)/p)*beta",
     source="Barnett et al. 1994",
 )
 def scatter_ring(rank: int, size: int, root: int = 0) -> Steps:
@@ -68,6 +73,7 @@ def scatter_ring(rank: int, size: int, root: int = 0) -> Steps:
     chunks=lambda size: size,
     steps="2*ceil(log(p, 2))",
     sent="<=(2 + (p > 2**floor(log(p, 2))))*(p-1)/p",
+    time=f"<=({HOPS} + ceil(log(p, 2)))*alpha + ({PASSED} + {FOR_TWO}*(p-1)/p)*beta",
     source="Barnett et al. 1994",
 )
 def scatter_doubling(rank: int, size: int, root: int = 0) -> Steps:
@@ -82,6 +88,7 @@ def scatter_doubling(rank: int, size: int, root: int = 0) -> Steps:
     commutative=True,
     steps="2*ceil(log(p, 2))",
     sent="<=(p-1)/p + (p > 1)*2**ceil(log(p, 2))/(2*p)",
+    time=f"<=({HOPS} + ceil(log(p, 2)))*alpha + {PASSED}*beta + {FOR_TWO}*(p-1)/p*(beta + gamma)",
     source="Thakur, Rabenseifner & Gropp 2005",
 )
 def halving_gather(rank: int, size: int, root: int = 0) -> Steps:

@@ -17,8 +17,10 @@ Steps of the all-reduce `star` for 4 ranks (what each rank sends; ``+>`` is comb
           0 => 2
           0 => 3
 
-Cost: p steps and p-1 vectors sent by rank 0; p alpha + 2(p-1) M beta + (p-1) M gamma. What every other
-algorithm is better than; as the parameter server it is common, and so here to compare with.
+Cost: p steps and p-1 vectors received and sent by rank 0, 2(p-1) M through its link; all send at once and
+rank 0 combines one vector while the next comes in, so 2 alpha + p M beta + M gamma + (p-2) M max(beta,
+gamma). What every other algorithm is better than; as the parameter server it is common, and so here to
+compare with.
 
 With a chunk of its own for each rank, all messages can be under way at once: `linear`. Steps for 4 ranks and
 root 0 of the gather::
@@ -50,6 +52,7 @@ from ..schedule.schedule import Steps
     chunks=1,
     steps="(p > 1)*p",
     sent="p-1",
+    time="(p > 1)*(2*alpha + p*beta + gamma + (p-2)*max(beta, gamma))",
     source="Li et al. 2014",
 )
 def star(rank: int, size: int) -> Steps:
@@ -69,6 +72,7 @@ def star(rank: int, size: int) -> Steps:
     chunks=lambda size: size,
     steps="min(1, p-1)",
     sent="min(1, p-1)/p",
+    time="min(1, p-1)*alpha + (p-1)/p*beta",
     source="Li et al. 2014",
 )
 def gather(rank: int, size: int, root: int = 0) -> Steps:
@@ -85,6 +89,7 @@ def gather(rank: int, size: int, root: int = 0) -> Steps:
     chunks=lambda size: size,
     steps="min(1, p-1)",
     sent="(p-1)/p",
+    time="min(1, p-1)*alpha + (p-1)/p*beta",
     source="Li et al. 2014",
 )
 def scatter(rank: int, size: int, root: int = 0) -> Steps:

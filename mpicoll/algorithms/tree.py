@@ -21,9 +21,9 @@ replaces)::
                   1 => 2
 
 Cost for S chunks, H = floor(log2 p): 2H + S - 1 steps of M/S each, and up to 3 vectors sent by a rank with
-two children: (2H + S - 1)(alpha + 3 M/S beta + 2 M/S gamma) where a rank's messages go one after the
-other. Where S grows like sqrt(M), log2(p) multiplies little more than alpha. Medium and long vectors on
-many ranks.
+two children: at most (2H + S - 1) alpha + (4H + 3(S-1)) M/S beta + 2(H + S - 1) M/S gamma, with 2 ranks,
+where each has one neighbour, half of 4H, a third of 3(S-1) and half of the gamma. Where S grows like
+sqrt(M), log2(p) multiplies little more than alpha. Medium and long vectors on many ranks.
 
 In one tree half of the ranks, the leaves, only send one vector. The double tree runs one half of the
 chunks through each of two trees, and the inner ranks of one are leaves of the other. For even p the second
@@ -38,7 +38,8 @@ Steps of `double_binary_tree` with 2 chunks for 4 ranks::
                   0 => 2  1 => 3
 
 Cost: about 2 log2(p) + S/2 steps of M/S in each tree, and no more than (2 + 1/S) vectors sent by a rank;
-(2 log2(p) + S/2)(alpha + 4 M/S beta + 2 M/S gamma).
+with h the height of the higher tree, floor(log2 p), or one more for odd p, at most (2h + ceil(S/2) - 1)
+alpha + (h + ceil(S/2) - 1) (4 M/S beta + 2 M/S gamma), and with 2 ranks half of the beta and gamma.
 
 A reduction goes up only, on a tree whose root is the given one, with the ranks below it in its left subtree
 and those above in its right. Steps of the reduction `binary_tree` with 2 chunks for 4 ranks and root 0::
@@ -48,8 +49,9 @@ and those above in its right. Steps of the reduction `binary_tree` with 2 chunks
     2             1 +> 2  0 +> 0  1 +> 2
     3                     1 +> 0
 
-Cost: at most log2(p) + S steps of M/S, (log2(p) + S)(alpha + 2 M/S beta + 2 M/S gamma) where a rank's
-messages go one after the other, and one vector sent by a rank.
+Cost: at most log2(p) + S steps of M/S, and one vector sent by a rank; with H the height of the tree, at
+most floor(log2(p-1)) + 1, H (alpha + 2 M/S beta + 2 M/S gamma) + 2(S-1) M/S max(beta, gamma) or less, and
+with 2 ranks half of the beta and gamma.
 
 Limits: none; operands are in rank order. The two trees' expressions differ. With a single chunk, a rank
 with two children holds two more vectors while it combines them.
@@ -65,6 +67,8 @@ from ..schedule.schedule import Step, Steps
 
 SOURCE = "Sanders, Speck & Traeff 2009"
 CHUNKS = {"chunks": (1, 2, 3, 7)}
+HEIGHT = "floor(log(p, 2))"
+HIGHER = f"({HEIGHT} + (p % 2)*(S > 1))"  # the height of the second tree, if there is one
 
 
 class Place(NamedTuple):
@@ -131,6 +135,10 @@ def up_and_down(place: Place, chunks: int) -> Steps:
     "allreduce",
     steps="(p > 1)*(2*floor(log(p, 2)) + S - 1)",
     sent="min(p-1, 3)",
+    time=(
+        f"<=(p > 1)*((2*{HEIGHT} + S - 1)*alpha + (2*{HEIGHT}*min(2, p-1) + (S-1)*min(3, p-1))*beta/S"
+        f" + min(2, p-1)*({HEIGHT} + S - 1)*gamma/S)"
+    ),
     source=SOURCE,
     variants=CHUNKS,
 )
@@ -143,6 +151,10 @@ def binary_tree(rank: int, size: int, chunks: int) -> Steps:
     "allreduce",
     steps="<=2*floor(log(p, 2)) + 2*(p % 2) + ceil(S/2) - 1",
     sent="(p > 1)*(min(p-1, 3)*ceil(S/2) + floor(S/2))/S",
+    time=(
+        f"<=(p > 1)*((2*{HIGHER} + ceil(S/2) - 1)*alpha"
+        f" + min(2, p-1)*({HIGHER} + ceil(S/2) - 1)*(2*beta + gamma)/S)"
+    ),
     source=SOURCE,
     variants=CHUNKS,
 )
@@ -166,6 +178,10 @@ def double_binary_tree(rank: int, size: int, chunks: int) -> Steps:
     name="binary_tree",
     steps="(p > 1)*(floor(log(max(1, root, p-1-root), 2)) + S)",
     sent="min(1, p-1)",
+    time=(
+        "<=(floor(log(max(1, root, p-1-root), 2)) + 1)*((p > 1)*alpha + min(2, p-1)*(beta + gamma)/S)"
+        " + min(2, p-1)*(S-1)/S*max(beta, gamma)"
+    ),
     source=SOURCE,
     variants=CHUNKS,
 )

@@ -21,9 +21,9 @@ there, ``=>`` replaces)::
     3     1 => 2    3 => 3    0 => 0    2 => 1
     4     0-1 => 1  2-3 => 0  0-1 => 3  2-3 => 2
 
-Cost for n nodes of m ranks that all lead, ring: 2(n-1) alpha + 2(n-1)/n M/m beta + (n-1)/n M/m gamma between
-nodes, and within a node that of `direct`: 2 alpha + 2(m-1)/m M beta + (m-1)/m M gamma, with the alpha and
-beta of shared memory.
+Cost for n nodes of m ranks that all lead, ring: 2(n-1) alpha + 2(n-1)/n M/m beta + (n-1)/n M/m gamma
+between nodes, and within a node at most 2 alpha + 3(m-1)/m M beta + (m-1)/m M gamma, with the alpha and
+beta of shared memory; with L leaders that is 2 alpha + (2m + L - 3)/L M beta + (m-1)/L M gamma.
 
 A reduction does the same towards the root, which leads its node, by default with a binomial tree between
 nodes; at the end the root has part 0, and the other leaders of its node send it theirs. Steps for root 0::
@@ -33,7 +33,8 @@ nodes; at the end the root has part 0, and the other leaders of its node send it
     2                     0 +> 0  1 +> 1
     3             1 => 0
 
-Cost of the same: ceil(log2 n) (alpha + M/m beta + M/m gamma) between nodes, and within a node as above.
+Cost of the same: at most ceil(log2 n) (alpha + M/m beta + M/m gamma) between nodes, and 2 alpha + 3(m-1)/m
+M beta + (m-1)/m M gamma within a node; with L leaders that is (m + 2L - 3)/L M beta + (m-1)/L M gamma.
 
 Limits: where nodes do not hold consecutive ranks, or with the ring, operands are not in rank order, so
 the op must be commutative. The expression depends on the placement. An algorithm that uses scratch, such
@@ -121,6 +122,7 @@ def inward(rank: int, nodes: Groups, leaders: int, flat: Schedule) -> Steps:
     commutative=True,
     steps="<=(L > 1) + ceil(m/L) - 1 + inter_steps + (m > 1)",
     sent="<=(L + m - 2 + inter_sent)/L",
+    time="<=2*(m > 1)*near_alpha + ((2*m + L - 3)*near_beta + (m-1)*gamma)/L + inter_time(1/L)",
     source="Bayatpour et al. 2017",
     variants={"leaders": (None, 1), "inter": ("ring", "recursive_doubling")},
 )
@@ -143,6 +145,7 @@ def two_level(
     commutative=True,
     steps="<=2*(L > 1) + ceil(m/L) - 1 + inter_steps",
     sent="<=max((m > 1), (L > 1) + inter_sent/L)",
+    time="<=((m > 1) + (L > 1))*near_alpha + ((m + 2*L - 3)*near_beta + (m-1)*gamma)/L + inter_time(1/L)",
     source="Kielmann et al. 1999",
     variants={"leaders": (None, 1), "inter": ("binomial", "halving_gather")},
 )

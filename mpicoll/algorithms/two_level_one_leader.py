@@ -33,9 +33,9 @@ of the barrier, with dissemination between nodes::
 
 Cost for n nodes of m ranks, between nodes: of the broadcast ceil(log2 n) (alpha + M beta), of the all-gather
 (n-1) alpha + (n-1)/n M beta, of the barrier ceil(log2 n) alpha. Within a node, with the alpha and beta of
-shared memory, to the leader: alpha + (m-1)/p M beta in the all-gather, (m-1) alpha in the barrier; from it:
+shared memory, to the leader: alpha + (m-1)/p M beta in the all-gather, alpha in the barrier; from it:
 alpha + (m-1) M beta, or alpha + M beta where all read at once what it has, and in the all-gather
-ceil(log2 m) (alpha + M beta).
+ceil(log2 m) (alpha + M beta). So much at most, and where nodes are unlike, m is the largest one's.
 
 Limits: the leaders do all the work, and a node waits until its leader has everything. An algorithm that uses
 scratch or cuts a rank's chunk cannot gather between nodes. In an all-gather a rank gets its own chunk back,
@@ -81,6 +81,7 @@ def outward(local: int, node: Sequence[int], chunks: int) -> Steps:
     vectors=partial(vectors, collective="bcast", inter="binomial"),
     steps="<=inter_steps + (m > 1)",
     sent="<=inter_sent + m - 1",
+    time="<=inter_time(1) + (m > 1)*near_alpha + (m-1)*near_beta",
     source="Karonis et al. 2000",
     variants={"inter": ("binomial",)},
 )
@@ -111,6 +112,10 @@ def chunks_of_ranks(size: int, *, nodes: Nodes, inter: str = "ring", **parameter
     chunks=chunks_of_ranks,
     steps="<=(m > 1) + inter_steps + ceil(log(m, 2))",
     sent="<=n*m*inter_sent/p + ceil(log(m, 2))",
+    time=(
+        "<=(m > 1)*near_alpha + (m-1)/p*near_beta + inter_time(n*m/p)"
+        " + ceil(log(m, 2))*(near_alpha + near_beta)"
+    ),
     source="Kielmann et al. 1999",
     variants={"inter": ("ring", "bruck")},
 )
@@ -133,6 +138,7 @@ def allgather(rank: int, size: int, nodes: Nodes, inter: str = "ring", **paramet
     vectors=partial(vectors, collective="barrier", inter="dissemination"),
     steps="<=m - 1 + inter_steps + (m > 1)",
     sent="<=inter_sent + m - 1",
+    time="<=2*(m > 1)*near_alpha + (m-1)*(2*near_beta + gamma) + inter_time(1)",
     source="Kielmann et al. 1999",
     variants={"inter": ("dissemination",)},
 )

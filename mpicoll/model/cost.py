@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ..schedule import Schedule
+from ..schedule.collectives import COLLECTIVES
 from ..schedule.moves import Run, slots
 from ..schedule.schedule import Step, bounds
 from ..schedule.walk import Finished, Message, Posted, walk
@@ -55,7 +56,7 @@ def cost(
     ----------
     schedule : Schedule
     nbytes : int
-        Of the vector; chunks differ by one byte at most.
+        Of a rank's vector; chunks differ by one byte at most.
     machine : Machine
     nodes : sequence of sequence of int, optional
         The ranks of each node; by default each rank has one of its own.
@@ -87,9 +88,9 @@ class _Port:
 
     def take(self, earliest: float, seconds: float) -> float:
         """Be busy for a time that begins no earlier than that, as soon as may be; give its end."""
-        begin = earliest
-        at = bisect_right(self._ends, begin)  # the first that is not over by then
-        while at < len(self._ends) and self._begins[at] < begin + seconds:
+        begin, rounding = earliest, seconds * 1e-9  # what only touches does not overlap
+        at = bisect_right(self._ends, begin + rounding)  # the first that is not over by then
+        while at < len(self._ends) and self._begins[at] < begin + seconds - rounding:
             begin, at = max(begin, self._ends[at]), at + 1
         self._begins.insert(at, begin)
         self._ends.insert(at, begin + seconds)
@@ -100,7 +101,8 @@ class _Clock:
     """When each rank, and each of its links, is free again."""
 
     def __init__(self, schedule: Schedule, nbytes: int, machine: Machine, places: list[int]) -> None:
-        edges = bounds(nbytes, schedule.chunks)
+        vectors = COLLECTIVES[schedule.collective].vectors(schedule.size)
+        edges = bounds(nbytes * vectors, schedule.chunks)
         self._lengths = [stop - start for start, stop in pairwise(edges)]
         self._machine, self._places = machine, places
         size = schedule.size

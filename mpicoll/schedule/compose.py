@@ -58,7 +58,13 @@ def mapped(
             return spec
         if isinstance(spec, Scratch):  # its slots would have to be widened too
             raise TypeError("a schedule that uses scratch cannot be mapped onto other chunks")
-        return [chunks[slot] for slot in slots(resolve(spec, len(chunks), 0))]
+        runs = resolve(spec, len(chunks), 0)
+        # a range stays one, as thousands of chunks would take long to name
+        return (
+            [chunks[slice(*run)] for run in runs]
+            if isinstance(chunks, range)
+            else [chunks[slot] for slot in slots(runs)]
+        )
 
     for step in steps:
         yield tuple(

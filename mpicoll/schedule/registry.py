@@ -47,6 +47,13 @@ class Algorithm:
         in vectors. In `p` ranks, `S` chunks, the `root`, the algorithm's own parameters and, for two
         levels, `n` nodes, `m` ranks on the largest, `L` leaders a node, `inter_steps` and `inter_sent`.
         Checked by the proof. Where the formula gives an upper bound, it begins with ``<=``.
+    time_formula : str
+        Formula for the time on a machine on which all ranks are equally far from each other: in `alpha`, s
+        of a message beside its bytes, `beta`, s to send a vector, `gamma`, s to combine two, and the names
+        that `steps` knows. For two levels `near_alpha` and `near_beta` hold within a node, and
+        ``inter_time(x)`` is the time between nodes for x vectors. A rank sends, receives and combines at the
+        same time, each one message after the other, and what it sends is on its way at once. ``<=`` as
+        above; "" if there is none.
     limit : int or None
         Largest vector in bytes that it may be used for, for algorithms whose memory grows with
         the number of ranks.
@@ -66,6 +73,7 @@ class Algorithm:
     ranks: str
     steps: str
     sent: str
+    time_formula: str
     limit: int | None
     source: str
     variants: Mapping[str, Sequence[Any]] = field(default_factory=dict, hash=False)
@@ -136,21 +144,61 @@ class Algorithm:
         sent : Fraction
             The most that a rank sends, in vectors, or an upper bound.
         """
-        arguments = self._arguments(size, nodes, parameters)
-        own = _signature(self.function).parameters
-        known = {name: own[name].default for name in own} | arguments
-        values: dict[str, int | Fraction] = {n: value for n, value in known.items() if isinstance(value, int)}
-        values |= {"p": size, "S": known.get("chunks", 1)}
-        if self.two_level:
-            nodes = known["nodes"]
-            lengths = [len(node) for node in nodes]
-            values |= {"n": len(lengths), "m": max(lengths), "L": known.get("leaders", 1) or min(lengths)}
-            rest = {name: value for name, value in parameters.items() if name not in own}
-            if self.rooted:
-                rest["root"] = next(number for number, node in enumerate(nodes) if known["root"] in node)
-            inter = find(self.collective, known["inter"]).cost(len(lengths), **rest)
-            values |= {"inter_steps": inter[0], "inter_sent": inter[1]}
+        values, between = self._values(size, nodes, parameters)
+        if between:
+            inter, count, own = between
+            values["inter_steps"], values["inter_sent"] = inter.cost(count, **own)
         return evaluate(self.steps, **values), evaluate(self.sent, **values)
+
+    def time(
+        self,
+        size: int,
+        alpha: float,
+        beta: float,
+        gamma: float,
+        *,
+        near: tuple[float, float] | None = None,
+        nodes: Nodes | None = None,
+        **parameters: Any,
+    ) -> float:
+        """Evaluate the registered formula for the time.
+
+        Parameters
+        ----------
+        size : int
+            Number of ranks.
+        alpha : float
+            s that a message takes beside its bytes.
+        beta, gamma : float
+            s to send a vector, and to combine two.
+        near : (float, float), optional
+            `alpha` and `beta` within a node, for two-level algorithms; by default as between nodes.
+        nodes, **parameters
+            As for :meth:`schedule`.
+
+        Returns
+        -------
+        float
+            s until the last rank is done, or an upper bound.
+
+        Raises
+        ------
+        ValueError
+            If there is no formula, or a time is negative or not finite, or as for :meth:`schedule`.
+        """
+        if not self.time_formula:
+            raise ValueError(f"{self.collective}: {self.name} is registered without a formula for its time")
+        near_alpha, near_beta = near or (alpha, beta)
+        times = {"alpha": alpha, "beta": beta, "gamma": gamma}
+        times |= {"near_alpha": near_alpha, "near_beta": near_beta}
+        for name, value in times.items():
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{self.collective}: {name} {value} given, expected 0 s or more, and finite")
+        values, between = self._values(size, nodes, parameters)
+        if between:
+            inter, count, own = between
+            values["inter_time"] = lambda x: inter.time(count, alpha, x * beta, x * gamma, **own)
+        return float(evaluate(self.time_formula, **values, **times))
 
     def best_chunks(self, size: int, ratio: float, **parameters: Any) -> int:
         """Give the number of chunks with which a pipelined algorithm takes least time.
@@ -177,6 +225,24 @@ class Algorithm:
             return 1
         best = math.sqrt(beside / each * ratio)
         return min(max(1, math.floor(best)), max(1, math.ceil(best)), key=time)
+
+    def _values(
+        self, size: int, nodes: Nodes | None, parameters: dict[str, Any]
+    ) -> tuple[dict[str, Any], tuple["Algorithm", int, dict[str, Any]] | None]:
+        """Give what formulas know, and for two levels what runs between the nodes, how many, and its own."""
+        arguments = self._arguments(size, nodes, parameters)
+        own = _signature(self.function).parameters
+        known = {name: own[name].default for name in own} | arguments
+        values: dict[str, Any] = {name: value for name, value in known.items() if isinstance(value, int)}
+        values |= {"p": size, "S": known.get("chunks", 1)}
+        if not self.two_level:
+            return values, None
+        lengths = [len(node) for node in known["nodes"]]
+        values |= {"n": len(lengths), "m": max(lengths), "L": known.get("leaders", 1) or min(lengths)}
+        rest = {name: value for name, value in parameters.items() if name not in own}
+        if self.rooted:
+            rest["root"] = next(n for n, node in enumerate(known["nodes"]) if known["root"] in node)
+        return values, (find(self.collective, known["inter"]), len(lengths), rest)
 
     def _arguments(self, size: int, nodes: Nodes | None, parameters: dict[str, Any]) -> dict[str, Any]:
         """Give the function's keyword arguments, checked."""
@@ -223,11 +289,15 @@ def algorithm(
     ranks: str = "",
     steps: str,
     sent: str,
+    time: str = "",
     limit: int | None = None,
     source: str,
     variants: Mapping[str, Sequence[Any]] | None = None,
 ) -> Callable[[Callable[..., Steps]], Callable[..., Steps]]:
-    """Register a generator of steps as an algorithm. See :class:`Algorithm` for the arguments."""
+    """Register a generator of steps as an algorithm.
+
+    See :class:`Algorithm` for the arguments; `time` is its `time_formula`.
+    """
 
     def register(function: Callable[..., Steps]) -> Callable[..., Steps]:
         key = collective, name or function.__name__
@@ -244,6 +314,7 @@ def algorithm(
             ranks,
             steps,
             sent,
+            time,
             limit,
             source,
             variants or {},
@@ -282,7 +353,7 @@ def _registered() -> dict[tuple[str, str], Algorithm]:
     return _REGISTRY
 
 
-def evaluate(formula: str, **values: int | Fraction) -> Any:
+def evaluate(formula: str, **values: float | Fraction | Callable[[Any], float]) -> Any:
     """Evaluate a registered formula exactly; a leading ``<=`` is skipped.
 
     Formulas are source text of this package and its extensions, never input. ``log(x, base)`` is
@@ -295,7 +366,9 @@ def evaluate(formula: str, **values: int | Fraction) -> Any:
     >>> evaluate("<=2*ceil(log(p, radix))", p=125, radix=5)
     6
     """
-    names: dict[str, Any] = {name: Fraction(value) for name, value in values.items()}
+    names: dict[str, Any] = {
+        name: value if callable(value) else Fraction(value) for name, value in values.items()
+    }
     names |= {"log": _log, "ceil": math.ceil, "floor": math.floor, "max": max, "min": min}
     return eval(formula.removeprefix("<="), {"__builtins__": {}}, names)
 
