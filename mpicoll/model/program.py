@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..schedule import Move, Schedule
+from ..schedule.collectives import COLLECTIVES
 from ..schedule.moves import Scratch, resolve
 from ..schedule.schedule import bounds, moves_of
 
@@ -37,8 +38,8 @@ class Program(NamedTuple):
 
     Attributes
     ----------
-    size, chunks : int
-        Ranks, and chunks of the vector.
+    size, chunks, vectors : int
+        Ranks, chunks, and how many ranks' vectors these make up: more than one in an all-to-all.
     alike : bool
     kind : ndarray of uint8
         One of `KINDS`, and `LAST` where the step ends.
@@ -54,6 +55,7 @@ class Program(NamedTuple):
 
     size: int
     chunks: int
+    vectors: int
     alike: bool
     kind: Bytes
     length: Ints
@@ -69,11 +71,12 @@ class Program(NamedTuple):
         return len(self.kind) * (self.size if self.alike else 1)
 
     def slots(self, nbytes: int) -> Longs:
-        """Give the bytes before each slot where vectors have so many, and after the last one."""
+        """Give the bytes before each slot where a rank's vector has so many, and after the last one."""
+        nbytes *= self.vectors
         vector = np.array(bounds(nbytes, self.chunks)[:-1], np.int64)
         most = int(self.first.max(initial=0)) + int(self.length.max(initial=0))
-        vectors = most // self.chunks + 1
-        return np.concatenate([*(vector + number * nbytes for number in range(vectors)), [vectors * nbytes]])
+        times = most // self.chunks + 1  # more than once where there is scratch
+        return np.concatenate([*(vector + number * nbytes for number in range(times)), [times * nbytes]])
 
     def of(self, rank: int) -> list[Row]:
         """Give a rank's moves."""
@@ -105,12 +108,13 @@ def program(schedule: Schedule, memory: int | None = None) -> Program:
     memory = available() if memory is None else memory
     samples = sorted({0, schedule.size // 3, schedule.size // 2, schedule.size - 1})
     alone = {rank: _rows(schedule, rank) for rank in samples}
-    counts = {len(rows) for rows in alone.values()}
-    if len(counts) == 1:
-        alike = _alike(schedule, max(counts), memory)
+    counts = [len(rows) for rows in alone.values()]
+    if len(set(counts)) == 1:
+        alike = _alike(schedule, counts[0], memory)
         if alike is not None and all(alike.of(rank) == rows for rank, rows in alone.items()):
             return alike
-    _check(schedule, schedule.size * max(counts) * BYTES, memory)
+    # a root, which is rank 0 or one of few, may have many more than the others
+    _check(schedule, (schedule.size * sorted(counts)[len(counts) // 2] + max(counts)) * BYTES, memory)
     return _one_by_one(schedule)
 
 
@@ -124,7 +128,7 @@ def available() -> int:
 def _check(schedule: Schedule, needed: int, memory: int) -> None:
     if needed > memory:
         raise MemoryError(
-            f"{schedule.name} on {schedule.size} ranks takes about {needed / 2**30:.3g} GiB of memory to be "
+            f"{schedule.name} on {schedule.size} ranks takes up to {needed / 2**30:.3g} GiB of memory to be "
             f"written out, and {memory / 2**30:.3g} GiB are free"
         )
 
@@ -170,8 +174,22 @@ def _one_by_one(schedule: Schedule) -> Program:
     none = np.zeros(0, np.int64)
     kinds_of_all = np.array(kind, np.uint8)
     return Program(
-        schedule.size, schedule.chunks, False, kinds_of_all, length, peer, first, none, none, begin
+        schedule.size,
+        schedule.chunks,
+        _vectors(schedule),
+        False,
+        kinds_of_all,
+        length,
+        peer,
+        first,
+        none,
+        none,
+        begin,
     )
+
+
+def _vectors(schedule: Schedule) -> int:
+    return COLLECTIVES[schedule.collective].vectors(schedule.size)
 
 
 class _Rows:
@@ -220,8 +238,10 @@ def _alike(schedule: Schedule, moves: int, memory: int) -> Program | None:
                 at += 1
             if moves_of(step):
                 kind[at - 1] |= LAST
-            if 2 * (peers.nbytes + firsts.nbytes) > memory:  # they are joined at the end
-                _check(schedule, 2 * (peers.nbytes + firsts.nbytes) * moves // max(at, 1), memory)
+            kept = 2 * (peers.nbytes + firsts.nbytes)  # they are joined at the end
+            expected = kept * moves // max(at, 1)  # or less, as rows come again
+            if kept > memory or expected > 8 * memory:
+                _check(schedule, expected, memory)
     except MemoryError:
         raise
     except Exception:  # whatever NumPy or the generator says of arrays; the ranks are asked one by one next
@@ -230,7 +250,17 @@ def _alike(schedule: Schedule, moves: int, memory: int) -> Program | None:
         return None
     none = np.zeros(0, np.int64)
     return Program(
-        size, schedule.chunks, True, kind, length, peers.join(), firsts.join(), peer_at, first_at, none
+        size,
+        schedule.chunks,
+        _vectors(schedule),
+        True,
+        kind,
+        length,
+        peers.join(),
+        firsts.join(),
+        peer_at,
+        first_at,
+        none,
     )
 
 

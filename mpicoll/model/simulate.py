@@ -108,7 +108,7 @@ def simulate(
     schedule : Schedule or Program
         What :func:`~mpicoll.model.program.program` made of a schedule may serve for many sizes.
     nbytes : int
-        Of the vector. Where it has bytes, chunks that have none are not sent; where it has none, as in a
+        Of a rank's vector. Where it has bytes, chunks that have none are not sent; where it has none, as in a
         barrier, all messages are.
     machine : Machine
     nodes : sequence of sequence of int, optional

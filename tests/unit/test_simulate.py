@@ -15,6 +15,7 @@ from mpicoll.model.network import DRAGONFLY, FAT_TREE, Fabric, Link, Machine
 from mpicoll.model.program import program
 from mpicoll.model.simulate import Disturbance, simulate
 from mpicoll.schedule import Schedule, algorithms, find, recv, reduce, send
+from mpicoll.schedule.collectives import COLLECTIVES
 from mpicoll.schedule.schedule import bounds
 
 ALPHA, BETA, GAMMA = 3e-6, 1e-9, 2.5e-10
@@ -52,7 +53,7 @@ def plainly(schedule, nbytes, link, combine, arrival):
     Returns when each rank is done, and whether messages came to a rank at the same time, so that either may
     be the first.
     """
-    edges = bounds(nbytes, schedule.chunks)
+    edges = bounds(nbytes * COLLECTIVES[schedule.collective].vectors(schedule.size), schedule.chunks)
     size, steps = schedule.size, [list(schedule.steps(rank)) for rank in range(schedule.size)]
     busy, unit, out, into = ([0.0] * size for _ in range(4))
     begun, done, open_, at = [0.0] * size, [0.0] * size, [0] * size, [-1] * size
@@ -312,7 +313,7 @@ def test_the_bucket_fills_while_nothing_passes():
             yield send(1 - rank, 0) if turn % 2 == rank else recv(1 - rank, 0)
 
     found = simulate(Schedule("bcast", "to and fro", 2, 1, steps), nbytes, machine)
-    # the first bucket gets 8,000 bytes before its next turn, and lacks 2,000; so the second is full by its own
+    # the first bucket gets 8,000 bytes before its next turn, and lacks 2,000; so the second is full by then
     assert found.seconds == pytest.approx((4 * 4000 + 2000) * BETA)
 
 
