@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 from mpi4py import MPI
 
-from . import selection, topology
+from . import selection, topology, tuning
 from .calls import Call
 from .device import driver
 from .device import plan as device_plan
@@ -76,6 +76,7 @@ class Context:
             self.comm = private[0]
             private[1].Wait()
         self.environment: dict[str, str] = parent.environment if parent else selection.environment()
+        self.tuning: tuning.Tuning | None = parent.tuning if parent else None
         try:
             self.engine = engine if parent else self._agreed(engine)
         except ValueError:
@@ -96,6 +97,7 @@ class Context:
             if len(set(values)) > 1:
                 raise ValueError(f"{name}: {values} on ranks 0 to {self.size - 1}, expected the same on all")
         selection.check_environment(self.environment)
+        self.tuning = self._tuned()
         if engine == "compiled" and not all(available for available, _ in everyone):
             warnings.warn(
                 "MPI's C functions cannot be found through mpi4py's module: the slow reference engine runs",
@@ -103,6 +105,23 @@ class Context:
             )
             return "reference"
         return engine
+
+    def _tuned(self) -> tuning.Tuning | None:
+        """Read the table that the environment names: rank 0 for all, so that all have the same."""
+        file = self.environment.get(selection.TUNING)
+        if file is None:
+            return None
+        text, problem = "", ""
+        if self.rank == 0:
+            try:
+                text = tuning.read(file)
+                tuning.parse(text, file)
+            except ValueError as error:
+                problem = str(error)
+        text, problem = self.comm.bcast((text, problem))
+        if problem:
+            raise ValueError(f"{selection.TUNING}: {problem}")
+        return tuning.parse(text, file)
 
     @classmethod
     def of(

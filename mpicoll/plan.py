@@ -141,7 +141,7 @@ def decide(
     environment = context.environment
     if call.ours:
         environment = {name: value for name, value in environment.items() if value != selection.NATIVE}
-    choice = selection.choose(asked, algorithm, environment)
+    choice = selection.choose(asked, algorithm, environment, tuning=context.tuning)
     if choice.algorithm == selection.NATIVE:
         if average:
             raise ValueError(f"{call.collective}: AVG is not an op of MPI's, native cannot serve it")

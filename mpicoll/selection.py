@@ -4,15 +4,20 @@ The first of these that answers decides:
 
 1. the call's ``algorithm=``,
 2. the environment when the communicator was made, e.g. ``MPICOLL_ALLREDUCE=ring``,
-3. the tables below: the first row whose algorithm can serve the call.
+3. the table that ``mpicoll tune`` wrote and ``MPICOLL_TUNING`` names: for host memory, on just as many ranks
+   and nodes as it was measured on, for vectors no longer or shorter than those measured,
+4. the tables below: the first row whose algorithm can serve the call.
 """
 
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .schedule import find
 from .schedule.collectives import COLLECTIVES
+
+if TYPE_CHECKING:
+    from .tuning import Tuning
 
 NATIVE = "native"
 AUTO = "auto"
@@ -23,6 +28,7 @@ ROUTES = (AUTO, IPC, MPI_ROUTE, STAGED)
 LEAST, MOST = 1 << 18, 1 << 23  # bytes of a rank's stage
 STAGING, WAIT, TRANSPORT = "MPICOLL_STAGING", "MPICOLL_WAIT", "MPICOLL_TRANSPORT"
 DEVICE, CUDA_AWARE = "MPICOLL_DEVICE", "MPICOLL_CUDA_AWARE"
+TUNING = "MPICOLL_TUNING"  # names the file of a tuned table
 SETTINGS = {  # of the environment, and their values
     TRANSPORT: (AUTO, MESSAGE, SHARED),
     WAIT: (AUTO, "spin", "yield", "sleep"),
@@ -90,7 +96,11 @@ class Choice(NamedTuple):
 
 
 def choose(
-    what: Asked, algorithm: str, environment: Mapping[str, str], first: "Table | None" = None
+    what: Asked,
+    algorithm: str,
+    environment: Mapping[str, str],
+    first: "Table | None" = None,
+    tuning: "Tuning | None" = None,
 ) -> Choice:
     """Choose the algorithm for a call.
 
@@ -104,6 +114,8 @@ def choose(
         blocks may be unequal.
     first : Table, optional
         What goes before the others.
+    tuning : Tuning, optional
+        A table that was measured, the same on all ranks.
     """
     if algorithm != AUTO:
         return Choice(algorithm, "asked for by the call", True)
@@ -111,6 +123,11 @@ def choose(
     named = environment.get(variable, AUTO)
     if named != AUTO and not (what.counted and named != NATIVE and find(what.collective, named).transit):
         return Choice(named, f"asked for by {variable}", True)
+    if tuning is not None:
+        for tuned in tuning.rows:
+            if tuned.fits(what):
+                reason = f"tuned table {tuning.file}: {tuned}"
+                return Choice(tuned.algorithm, reason, False, tuned.transport, tuned.parameters)
     some = 1 < what.nodes < what.size
     for table in (first or {}, ON_A_NODE if what.nodes == 1 else ON_NODES if some else {}, TABLE):
         for row in table.get(what.collective, []):
@@ -282,7 +299,7 @@ ROUTES_BY_LENGTH = [
 
 def environment() -> dict[str, str]:
     """Read what the environment asks for, of this process."""
-    variables = [*(f"MPICOLL_{collective.upper()}" for collective in COLLECTIVES), *SETTINGS]
+    variables = [*(f"MPICOLL_{collective.upper()}" for collective in COLLECTIVES), *SETTINGS, TUNING]
     return {name: value for name in variables if (value := os.environ.get(name))}
 
 

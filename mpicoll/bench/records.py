@@ -41,7 +41,7 @@ def record(
     dict
         ``ratio`` is the baseline's time over this time, so more is better; None where there is none.
     """
-    median, p95 = (float(time) for time in np.percentile(timing.samples, [50, 95]))
+    p25, median, p75, p95 = (float(time) for time in np.percentile(timing.samples, [25, 50, 75, 95]))
     algbw = nbytes / median
     return {
         "collective": collective,
@@ -51,6 +51,8 @@ def record(
         "samples": len(timing.samples),
         "batch": timing.batch,
         "median_us": median * 1e6,
+        "p25_us": p25 * 1e6,
+        "p75_us": p75 * 1e6,
         "p95_us": p95 * 1e6,
         "min_us": float(timing.samples.min()) * 1e6,
         "algbw_GBps": algbw / 1e9,

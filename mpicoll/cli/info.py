@@ -48,6 +48,7 @@ def command(*, probe: bool) -> None:
         lines[f"  node {number}"] = f"{host}: {_ranks(ranks)}, {cores} core{'s' if cores > 1 else ''}"
     lines["transports"] = _transports()
     lines["progress"] = _progress()
+    lines["settings"] = _settings()
     lines["GPUs"] = _gpus()
     lines["CUDA-aware"] = aware
     lines["GPU support"] = _said_and_installed()
@@ -99,6 +100,25 @@ def _progress() -> str:
         "in the background" if level == "MPI_THREAD_MULTIPLE" else "inside Wait, Test or the next collective"
     )
     return f"{where} ({level})"
+
+
+def _settings() -> str:
+    """Say what the environment asks for, and what is in the tuned table that it names."""
+    from .. import selection, tuning  # noqa: PLC0415 - are not needed for --help
+
+    given = selection.environment()
+    said = [f"{name}={value}" for name, value in given.items()]
+    try:
+        selection.check_environment(given)
+        if file := given.get(selection.TUNING):
+            rows = tuning.parse(tuning.read(file), file).rows
+            counts = Counter(f"{row.ranks} ranks on {row.nodes} node{'s'[: row.nodes > 1]}" for row in rows)
+            said.append(
+                ", ".join(f"{n} row{'s'[: n > 1]} for {where}" for where, n in counts.items()) or "no rows"
+            )
+    except ValueError as error:
+        said.append(f"not right: {error}")
+    return "; ".join(said) or "none in the environment"
 
 
 def _gpus() -> str:
