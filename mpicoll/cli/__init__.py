@@ -3,7 +3,7 @@
 import click
 
 from .. import __version__
-from . import bench, draw, info, listing, run, verify
+from . import bench, draw, fit, guidelines, info, listing, predict, report, run, simulate, study, tune, verify
 from .program import COLLECTIVE, Program, is_first
 
 __all__ = ["main", "program"]
@@ -24,7 +24,21 @@ def program(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for _module in (run, bench, listing, verify, draw, info):
+for _module in (
+    run,
+    bench,
+    listing,
+    verify,
+    draw,
+    info,
+    fit,
+    predict,
+    report,
+    study,
+    simulate,
+    tune,
+    guidelines,
+):
     program.add_command(_module.command)
 
 
