@@ -28,7 +28,6 @@ from mpicoll.model import files
 from mpicoll.model.program import program
 from mpicoll.model.simulate import simulate
 from mpicoll.schedule import find
-from mpicoll.selection import pipeline
 
 CLUSTERS = "4x1@200mbit,8x1@200mbit,4x1@50mbit,8x1@50mbit,4x2@200mbit,4x2@50mbit"
 FLAT = [
@@ -109,10 +108,10 @@ def compare(cluster: Cluster, options: argparse.Namespace) -> list[dict[str, Any
         name, parameters = words.parse_algorithm(row["algorithm"])
         algorithm = find(row["collective"], name)
         if algorithm.pipelined:
-            parameters |= pipeline(row["size"])
+            parameters["chunks"] = row["chunks"]
         nodes = tuple(map(tuple, row["placement"]))
         schedule = algorithm.schedule(row["ranks"], nodes=nodes, **parameters)
-        row["simulated_us"] = simulate(program(schedule), row["size"], machine, nodes).seconds * 1e6
+        row["simulated_us"] = 1e6 * run(schedule, row, machine, nodes)
         row["deviation"] = row["simulated_us"] / row["median_us"] - 1
         row["cluster"] = str(cluster)
         print(
@@ -127,11 +126,17 @@ def compare(cluster: Cluster, options: argparse.Namespace) -> list[dict[str, Any
     return rows
 
 
+def run(schedule: Any, row: dict[str, Any], machine: Any, nodes: Any) -> float:
+    """Simulate as the engine runs it: in so many blocks, and going on before what is sent has left."""
+    return simulate(program(schedule), row["size"], machine, nodes, blocks=row["blocks"], ahead=True).seconds
+
+
 def measure(file: str, sizes: list[int], samples: int) -> int:
     """Be a rank: measure all cases, interleaved at each size, and write the medians."""
     from mpi4py import MPI  # noqa: PLC0415 - the main program is no rank
 
     from mpicoll import Communicator, topology  # noqa: PLC0415
+    from mpicoll.bench.point_to_point import wait_awake  # noqa: PLC0415
 
     world, rows = MPI.COMM_WORLD, []
     placement = topology.nodes(world)
@@ -151,9 +156,10 @@ def measure(file: str, sizes: list[int], samples: int) -> int:
                     break
                 order = np.random.default_rng(number).permutation(len(cases))
                 for case in (cases[index] for index in order):
-                    time.sleep(REST)
                     world.Barrier()
-                    begin = time.perf_counter()
+                    # the hosts are one machine, with one clock: so all begin at the same time
+                    begin = world.bcast(time.perf_counter() + REST)
+                    wait_awake(begin - time.perf_counter())
                     if comm:
                         calls[case]()
                     seconds = world.allreduce(time.perf_counter() - begin if comm else 0.0, op=MPI.MAX)
@@ -167,6 +173,7 @@ def measure(file: str, sizes: list[int], samples: int) -> int:
                     "size": nbytes,
                     "samples": len(found) - 1,
                     "median_us": 1e6 * float(np.median(found[1:])),
+                    **(how(comm, algorithm) if comm else {}),
                     "placement": [[r for r in node if r < ranks] for node in placement if node[0] < ranks],
                 }
                 for (collective, algorithm), found in times.items()
@@ -176,6 +183,13 @@ def measure(file: str, sizes: list[int], samples: int) -> int:
     if world.rank == 0:
         Path(file).write_text(json.dumps(rows))
     return 0
+
+
+def how(comm: Any, label: str) -> dict[str, int]:
+    """Tell into how many blocks the engine cuts the latest vector of an algorithm, and these into chunks."""
+    name = words.parse_algorithm(label)[0]
+    plan = [plan for plan in comm._context.plans.values() if plan.schedule.name == name][-1]
+    return {"blocks": plan.execute.blocks, "chunks": plan.schedule.chunks}
 
 
 def call(comm: Any, collective: str, label: str, nbytes: int) -> Any:

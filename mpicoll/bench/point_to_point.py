@@ -1,11 +1,12 @@
 """What messages between two ranks take, within nodes and between them, while all pairs talk at once.
 
-In a collective all links are busy, and so are all cores; so are they here. A sample is a vector one way and a
-byte back, by broadcasts of a Communicator of the two: what carries them is what carries the messages of a
-schedule. Before a sample ranks rest, that a network which lets bursts pass can gather its strength. What
-counts is the mean over the pairs, less half of what the shortest takes there and back.
+In a collective all links are busy both ways, and so are all cores; so are they here. A sample is a message
+each way at once, by an all-gather of a Communicator of the two: what carries them carries the messages of a
+schedule, too. Before a sample ranks rest, that a network which lets bursts pass can gather its strength. What
+counts is the mean over all ranks that talk.
 """
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
@@ -35,7 +36,7 @@ class Samples(NamedTuple):
     pairs : int
         That talked at once.
     seconds : dict of int to ndarray
-        For each size in bytes, what a message takes one way: a number for each sample.
+        For each size in bytes, what a message takes: a number for each sample.
     """
 
     pairs: int
@@ -84,7 +85,7 @@ def messages(
     partner : dict of int to int
         As :func:`partners` gives it.
     sizes : sequence of int
-        Bytes, 8 among them.
+        Bytes of a message, 8 among them.
     rest : float
         s before each sample.
     min_time : float
@@ -98,21 +99,21 @@ def messages(
     both = world.Split(color, rank)
     pair = None if mine is None else Communicator(MPI.Intracomm(both))
     vectors = {nbytes: np.zeros(nbytes, np.uint8) for nbytes in sizes}
-    back = np.zeros(1, np.uint8)
+    both_ways = np.empty(2 * max(sizes), np.uint8)
     times: dict[int, list[float]] = {nbytes: [] for nbytes in sizes}
     rng = np.random.default_rng(0)
     begin, rounds, done = time.perf_counter(), 0, 0.0
     while done < 1:
         for nbytes in rng.permutation(sizes).tolist():
-            time.sleep(rest)
+            wait_awake(rest)
             world.Barrier()
+            if pair is not None:  # ranks leave a barrier at different times, but an exchange nearly together
+                pair.Allgather(vectors[SHORTEST], both_ways[: 2 * SHORTEST], algorithm="direct")
             start = time.perf_counter()
             if pair is not None:
-                pair.Bcast(vectors[nbytes], root=0)
-                pair.Bcast(back, root=1)
-            # the first of a pair sees the whole of it
-            whole = time.perf_counter() - start if mine is not None and rank < mine else 0.0
-            times[nbytes].append(world.allreduce(whole) * 2 / max(len(partner), 1))
+                pair.Allgather(vectors[nbytes], both_ways[: 2 * nbytes], algorithm="direct")
+            seconds = time.perf_counter() - start if pair is not None else 0.0
+            times[nbytes].append(world.allreduce(seconds) / max(len(partner), 1))
         rounds += 1
         spent = (time.perf_counter() - begin) / (min_time * len(sizes))
         done = world.bcast(min(spent, rounds / ROUNDS))
@@ -120,10 +121,15 @@ def messages(
             tick(min(done, 1.0))
     if pair is not None:
         pair.Free()
-    half = float(np.median(times[SHORTEST][1:])) / 2
     # the first round connects, and compiles
-    found = {nbytes: np.array(times[nbytes][1:]) - half for nbytes in sizes}
-    return Samples(len(partner) // 2, found)
+    return Samples(len(partner) // 2, {nbytes: np.array(times[nbytes][1:]) for nbytes in sizes})
+
+
+def wait_awake(seconds: float) -> None:
+    """Wait without sleeping, as a core that has slept takes long to do anything."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        os.sched_yield()
 
 
 def combining(world: MPI.Intracomm, min_time: float, nbytes: int = COMBINED) -> Reals:

@@ -68,6 +68,7 @@ class Compiled:
     ) -> None:
         first = programs[0][0]
         self._programs, self._fail = programs, fail
+        self.blocks = len(programs)
         requests = max(program.requests for program, _ in programs)
         self.scratch = max(program.scratch for program, _ in programs)
         strands = 1

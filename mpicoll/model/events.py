@@ -32,8 +32,12 @@ class World(NamedTuple):
 
     Attributes
     ----------
-    slots : ndarray of int64
-        The bytes before each slot.
+    slots, last_slots : ndarray of int64
+        The bytes before each slot; and where the block is the last one.
+    last_strand : int
+        Which has the last block.
+    ahead : bool
+        Whether a rank goes on before what it has sent has left.
     nodes : ndarray of int64
         Of each rank: its node's number.
     out, in_, memory : ndarray of int64
@@ -56,6 +60,9 @@ class World(NamedTuple):
     """
 
     slots: Longs
+    last_slots: Longs
+    last_strand: int
+    ahead: bool
     nodes: Longs
     out: Longs
     in_: Longs
@@ -78,6 +85,9 @@ class World(NamedTuple):
 class State(NamedTuple):
     """Where the simulation is.
 
+    Where blocks of the vector are under way at once, each rank has a strand for every one of them: the first
+    strands of all ranks, then the second ones. They are ranks of their own, but share what messages pass.
+
     The queue of events is a heap. Sends and receives that wait for each other are in queues of their pair of
     ranks, which a hash table finds; a pair is in it only as long as something waits.
     """
@@ -85,10 +95,12 @@ class State(NamedTuple):
     heap_time: Reals
     heap_what: Longs  # a rank that begins a step; from `size` on, an entry that goes on
     at: Longs  # of each rank: its next move
+    blocks: Longs  # that the strand has yet to run, this one included
     open: Longs  # halves of messages that its step waits for
     receives: Longs  # messages that it receives in the step
     begun: Reals  # when the step began
     done: Reals  # when it is over, as far as is known
+    left_all: Reals  # when all that it has sent has left, as far as is known
     local: Reals  # bytes to combine at its end
     busy: Reals  # the rank itself
     unit: Reals  # what combines
@@ -123,23 +135,29 @@ def advance(program: Program, world: World, state: State, events: int) -> int:
         if state.numbers[EVENTS] == 0:
             return OVER
         now, what = state.heap_time[0], state.heap_what[0]
-        if what < program.size:
+        if what < len(state.at):
             why = begin_step(program, world, state, what, now)
             if why != MORE:
                 return why
         else:
             pop(state)
-            go_on(program.size, world, state, what - program.size, now)
+            go_on(len(state.at), world, state, what - len(state.at), now)
     return MORE
 
 
 @compiled
 def begin_step(program: Program, world: World, state: State, rank: int, now: float) -> int:
-    """Let a rank begin its next step, if there is one."""
+    """Let a rank's strand begin its next step, if there is one."""
+    own = rank % program.size
+    shift = rank - own
     first = state.at[rank]
-    if first == (len(program.kind) if program.alike else program.begin[rank + 1]):
-        pop(state)
-        return MORE
+    if first == (len(program.kind) if program.alike else program.begin[own + 1]):
+        state.blocks[rank] -= 1
+        begin = 0 if program.alike else program.begin[own]
+        if state.blocks[rank] <= 0 or first == begin:
+            pop(state)
+            return MORE
+        first = begin
     stop = first + 1
     while not program.kind[stop - 1] & LAST:
         stop += 1
@@ -151,6 +169,11 @@ def begin_step(program: Program, world: World, state: State, rank: int, now: flo
     state.local[rank] = 0.0
     state.open[rank] = 1  # this loop itself, until it is through
     state.receives[rank] = 0
+    last_slot = world.slots[program.chunks]
+    slots = world.slots
+    if state.blocks[rank] == 1 and rank // program.size == world.last_strand:
+        slots = world.last_slots
+        last_slot = slots[program.chunks]
     for line in range(first, stop):
         kind = program.kind[line] & ~LAST
         state.receives[rank] += RECV <= kind <= REDUCE
@@ -159,19 +182,19 @@ def begin_step(program: Program, world: World, state: State, rank: int, now: flo
             kind = program.kind[line] & ~LAST
             if (kind == SEND) != sends:
                 continue
-            peer = np.int64(program.peer[program.peer_at[line] + rank if program.alike else line])
-            slot = program.first[program.first_at[line] + rank if program.alike else line]
-            nbytes = world.slots[slot + program.length[line]] - world.slots[slot]
-            if nbytes == 0 and world.slots[program.chunks] > 0:
+            peer = shift + np.int64(program.peer[program.peer_at[line] + own if program.alike else line])
+            slot = program.first[program.first_at[line] + own if program.alike else line]
+            nbytes = slots[slot + program.length[line]] - slots[slot]
+            if nbytes == 0 and last_slot > 0:
                 continue
             if kind > REDUCE:
                 state.local[rank] += nbytes if kind == COMBINE else 0
                 continue
             state.open[rank] += 1
             if sends:
-                equal = post_send(program.size, world, state, rank, peer, nbytes, now)
+                equal = post_send(len(state.at), world, state, rank, peer, nbytes, now)
             else:
-                equal = post_receive(program.size, world, state, peer, rank, nbytes, kind == REDUCE, now)
+                equal = post_receive(len(state.at), world, state, peer, rank, nbytes, kind == REDUCE, now)
             if not equal:
                 return UNEQUAL
     state.numbers[DONE] += stop - first
@@ -206,7 +229,7 @@ def post_send(
             append(state, place, key, new_entry(state, key, SEND, nbytes, False, ready))
         return True
     began, left = leave(world, state, world.out[far, source], far, nbytes, ready)
-    state.done[source] = max(state.done[source], left)
+    sent(world, state, source, left)
     state.open[source] -= 1  # never the last: the loop over the step's moves is open
     there = UNKNOWN
     if began == now:  # otherwise others may leave for the target before
@@ -258,7 +281,7 @@ def go_on(size: int, world: World, state: State, entry: int, now: float) -> None
     far = int(world.nodes[source] != world.nodes[target])
     if state.kind[entry] == ASKED:
         began, left = leave(world, state, world.out[far, source], far, nbytes, now)
-        state.done[source] = max(state.done[source], left)
+        sent(world, state, source, left)
         state.kind[entry], state.left[entry] = SENT, left
         over(world, state, source)
         if began > now:
@@ -286,6 +309,14 @@ def leave(world: World, state: State, what: int, far: int, nbytes: int, ready: f
     state.used[what] += seconds
     begin = max(ready, free)
     return begin, max(begin + nbytes * world.peak[far], free + seconds)
+
+
+@compiled
+def sent(world: World, state: State, source: int, left: float) -> None:
+    """Note when a message has left, which a rank's step waits for unless it runs ahead."""
+    if not world.ahead:
+        state.done[source] = max(state.done[source], left)
+    state.left_all[source] = max(state.left_all[source], left)
 
 
 @compiled

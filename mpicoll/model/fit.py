@@ -23,7 +23,7 @@ FIGURES = ("latency", "bandwidth", "burst", "peak")  # the last two where there 
 LEAST = 1024  # bytes of a burst
 DRAWS = 100
 POOR = 0.15  # from which deviation of a size on a burst may be what explains it
-FASTER = 3  # times the bandwidth must a peak be, or there is none
+FASTER = 1.5  # times the bandwidth must a peak be, or there is none
 OUTLIER = 0.05  # from where on a deviation counts less: 5 %
 
 
@@ -93,7 +93,6 @@ def _medians(samples: Mapping[int, Reals]) -> Reals:
     medians = np.array([np.median(samples[size]) for size in sorted(samples)])
     if not (medians > 0).any():
         raise ValueError("no time above zero measured")
-    # half of the shortest's way there and back was taken off, which may leave others nothing in noise
     return np.maximum(medians, medians[medians > 0].min())
 
 

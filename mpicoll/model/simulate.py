@@ -21,6 +21,7 @@ from .events import Reals
 from .network import DRAGONFLY, FAT_TREE, INF, Machine, node_of
 from .program import Longs, Program, program
 
+STRANDS = 2  # blocks under way at once
 SLICE = 1 << 20  # events between two ticks
 
 
@@ -100,6 +101,8 @@ def simulate(
     disturbance: Disturbance = Disturbance(),
     timeline: bool = False,
     tick: Callable[[float], None] | None = None,
+    blocks: int = 1,
+    ahead: bool = False,
 ) -> Simulated:
     """Run a schedule on a machine.
 
@@ -118,6 +121,12 @@ def simulate(
         Whether to note each message.
     tick : callable, optional
         Is told which fraction of the moves is done.
+    blocks : int, optional
+        Into how many the vector is cut; two of them are under way at once, and each runs through the whole
+        schedule, as the engine has it for long vectors between nodes.
+    ahead : bool, optional
+        Whether a rank goes on with its next step before what it has sent has left, as the engine does. Unless
+        it does, a step is over when all its moves are.
 
     Raises
     ------
@@ -129,22 +138,24 @@ def simulate(
     """
     if nbytes < 0:
         raise ValueError(f"{nbytes} bytes given, expected 0 or more")
+    if not 1 <= blocks <= max(nbytes, 1):
+        raise ValueError(f"{blocks} blocks of {nbytes} bytes given, expected 1 to {max(nbytes, 1)}")
     moves = schedule if isinstance(schedule, Program) else program(schedule)
     places = node_of(machine.nodes(moves.size) if nodes is None else nodes, moves.size)
     arrival = _arrival(disturbance, moves.size)
-    world = _world(moves, nbytes, machine, np.array(places, np.int64), disturbance)
-    state = _state(moves, world, arrival, timeline)
+    world = _world(moves, nbytes, machine, np.array(places, np.int64), disturbance, blocks, ahead)
+    state = _state(moves, world, arrival, timeline, blocks)
     while (why := events.advance(moves, world, state, SLICE)) != events.OVER:
         if why == events.FULL:
             state = _grown(state)
         elif why == events.UNEQUAL:
             raise ValueError("the two sides of a message differ in length")
         elif tick is not None:
-            tick(state.numbers[events.DONE] / max(moves.moves, 1))
+            tick(state.numbers[events.DONE] / max(moves.moves * blocks, 1))
     if state.open.any():
-        stuck = int(np.argmax(state.open > 0))
+        stuck = int(np.argmax(state.open > 0)) % moves.size
         raise ValueError(f"the schedule deadlocks: rank {stuck}, for one, waits for ever")
-    return _result(state, arrival)
+    return _result(moves.size, state, arrival)
 
 
 def _arrival(disturbance: Disturbance, size: int) -> Reals:
@@ -169,7 +180,13 @@ def _factors(what: str, factors: Mapping[int, float], count: int) -> Reals:
 
 
 def _world(
-    moves: Program, nbytes: int, machine: Machine, places: Longs, disturbance: Disturbance
+    moves: Program,
+    nbytes: int,
+    machine: Machine,
+    places: Longs,
+    disturbance: Disturbance,
+    blocks: int,
+    ahead: bool,
 ) -> events.World:
     """Number all that messages pass through."""
     near, far, fabric = machine.near, machine.far, machine.fabric
@@ -204,12 +221,17 @@ def _world(
     elif fabric.kind == DRAGONFLY and groups > 1:
         up = more(np.full(groups**2, leaving / (groups - 1))).reshape(groups, groups)
         down = np.full((groups, groups), -1)
+    block = -(-nbytes // blocks)
+    strands = min(blocks, STRANDS)
     return events.World(
-        moves.slots(nbytes),
-        places,
-        out,
-        come,
-        memory,
+        moves.slots(block),
+        moves.slots(nbytes - block * (blocks - 1)),
+        (blocks - 1) % strands,
+        ahead,
+        np.tile(places, strands),
+        np.tile(out, strands),
+        np.tile(come, strands),
+        np.tile(memory, strands),
         group,
         up,
         down,
@@ -221,7 +243,7 @@ def _world(
         np.array([near.eager, far.eager], np.float64),
         np.array([1 / near.peak, 1 / far.peak], np.float64),
         float(fabric.hop),
-        _factors("rank", disturbance.slow_ranks, size),
+        np.tile(_factors("rank", disturbance.slow_ranks, size), strands),
         1 / machine.combine,
     )
 
@@ -234,16 +256,20 @@ def _places_on_nodes(places: Longs) -> Longs:
     return found
 
 
-def _state(moves: Program, world: events.World, arrival: Reals, timeline: bool) -> events.State:
-    size, passed = moves.size, len(world.per_byte)
+def _state(moves: Program, world: events.World, arrival: Reals, timeline: bool, blocks: int) -> events.State:
+    strands = min(blocks, STRANDS)
+    size, passed = moves.size * strands, len(world.per_byte)
+    arrival = np.tile(arrival, strands)
+    turns = [blocks // strands + (strand < blocks % strands) for strand in range(strands)]
     sends = int(np.count_nonzero(moves.kind & ~np.uint8(events.LAST) == events.SEND))
-    logged = sends * (size if moves.alike else 1) if timeline else 0
+    logged = sends * blocks * (moves.size if moves.alike else 1) if timeline else 0
     room = 1 << 10
     state = events.State(
         *(_zeros(size + room), _whole(size + room)),  # the heap
-        _whole(size) if moves.alike else moves.begin[:-1].copy(),
+        _whole(size) if moves.alike else np.tile(moves.begin[:-1], strands),
+        np.repeat(np.array(turns), moves.size),
         *(_whole(size), _whole(size)),
-        *(_zeros(size), arrival.copy(), _zeros(size), _zeros(size), _zeros(size)),
+        *(_zeros(size), arrival.copy(), arrival.copy(), _zeros(size), _zeros(size), _zeros(size)),
         *(-world.slack, _zeros(passed)),
         *(_whole(2 * room), _whole(2 * room), _whole(2 * room)),  # the hash table
         np.append(np.arange(1, room), -1),
@@ -283,13 +309,15 @@ def _grown(old: events.State) -> events.State:
     return new
 
 
-def _result(state: events.State, arrival: Reals) -> Simulated:
+def _result(size: int, state: events.State, arrival: Reals) -> Simulated:
     numbers, log = state.numbers, None
     if len(state.log_times):
         noted = slice(int(numbers[events.MESSAGES]))
-        log = Timeline(*state.log_ranks[noted].T, *state.log_times[noted].T)
-    end = float(state.done.max())
+        source, target, nbytes_of_each = state.log_ranks[noted].T
+        log = Timeline(source % size, target % size, nbytes_of_each, *state.log_times[noted].T)
+    done = np.maximum(state.done, state.left_all).reshape(-1, size).max(axis=0)
+    end = float(done.max())
     seconds = end - float(arrival.max())
     busiest = float(state.used.max() / end) if end else 0.0
     messages, nbytes, far = (int(numbers[n]) for n in (events.MESSAGES, events.BYTES, events.FAR))
-    return Simulated(seconds, state.done, messages, nbytes, far, busiest, log)
+    return Simulated(seconds, done, messages, nbytes, far, busiest, log)

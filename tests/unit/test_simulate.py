@@ -14,7 +14,7 @@ from mpicoll.model.cost import cost
 from mpicoll.model.network import DRAGONFLY, FAT_TREE, Fabric, Link, Machine
 from mpicoll.model.program import program
 from mpicoll.model.simulate import Disturbance, simulate
-from mpicoll.schedule import Schedule, algorithms, find, recv, reduce, send
+from mpicoll.schedule import Schedule, algorithms, combine, find, recv, reduce, scratch, send
 from mpicoll.schedule.collectives import COLLECTIVES
 from mpicoll.schedule.schedule import bounds
 
@@ -430,3 +430,61 @@ def test_nodes_are_filled_one_after_the_other_unless_given():
 def test_machines_that_cannot_be(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_blocks_overlap():
+    """Blocks of a chain follow each other along it, as chunks do."""
+    chain = find("bcast", "chain").schedule(5, chunks=1)
+    chunked = find("bcast", "chain").schedule(5, chunks=2)
+    whole = simulate(chain, 8000, FLAT)
+    cut = simulate(chain, 8000, FLAT, blocks=2)
+    assert cut.seconds == pytest.approx(4 * ALPHA + (5 - 2 + 2) * 4000 * BETA)
+    assert cut.seconds == pytest.approx(simulate(chunked, 8000, FLAT).seconds)
+    assert cut.seconds < whole.seconds
+    assert (cut.nbytes, cut.messages) == (whole.nbytes, 2 * whole.messages)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3, 7])
+@pytest.mark.parametrize("name", ["ring", "recursive_halving_doubling", "recursive_doubling"])
+def test_blocks_have_all_bytes(name, blocks):
+    schedule = find("allreduce", name).schedule(8)
+    found = simulate(schedule, 8191, FLAT, blocks=blocks, timeline=True)
+    assert found.nbytes == simulate(schedule, 8191, FLAT).nbytes == found.timeline.nbytes.sum()
+    assert set(found.timeline.source) == set(found.timeline.target) == set(range(8))
+    if name == "ring":  # its links are never idle for long, whatever the blocks
+        assert found.seconds >= simulate(schedule, 8191, Machine.flat(Link(0.0, 1 / BETA))).seconds
+
+
+def test_no_more_than_two_blocks_are_under_way():
+    """With a latency that is long, it is what counts: each pair of blocks waits for the one before it."""
+
+    def steps(rank):
+        yield send(1, 0) if rank == 0 else recv(0, 0)
+        yield recv(1, 0) if rank == 0 else send(0, 0)
+
+    schedule = Schedule("bcast", "to and fro", 2, 1, steps)
+    machine = Machine.flat(Link(1.0, 1e12))
+    for blocks, times in ((1, 1), (2, 1), (3, 2), (4, 2), (5, 3)):
+        found = simulate(schedule, 1000, machine, blocks=blocks)
+        assert found.seconds == pytest.approx(2 * times, rel=1e-6)
+
+
+@pytest.mark.parametrize(("nbytes", "blocks"), [(8, 0), (8, 9), (0, 2)])
+def test_blocks_that_cannot_be(nbytes, blocks):
+    with pytest.raises(ValueError, match=f"{blocks} blocks of {nbytes} bytes given"):
+        simulate(find("allreduce", "ring").schedule(2), nbytes, FLAT, blocks=blocks)
+
+
+@pytest.mark.parametrize(("ahead", "times"), [(False, 2), (True, 1)])
+def test_a_rank_that_runs_ahead_does_not_wait_for_what_it_sent(ahead, times):
+    """It combines while its message leaves, and is done when both are."""
+
+    def steps(rank):
+        yield send(1, 0) if rank == 0 else recv(0, 0)
+        if rank == 0:
+            yield combine(0, scratch(0))
+
+    schedule = Schedule("bcast", "busy", 2, 1, steps, vectors=1)
+    machine = Machine.flat(Link(0.0, 1 / BETA), 1 / BETA)
+    found = simulate(schedule, 8000, machine, ahead=ahead)
+    assert found.done.tolist() == pytest.approx([times * 8000 * BETA, 8000 * BETA])
