@@ -84,6 +84,7 @@ do
     ip -n $host address add {SUBNET}.$number/24 dev eth0
     ip -n $host link set lo up
     ip -n $host link set eth0 up
+    ip netns exec $host sh -c "echo 0 > /proc/sys/net/ipv4/tcp_slow_start_after_idle"
     ip link set $host master bridge up
     tc -n $host qdisc add dev eth0 root tbf rate "$rate" burst "$burst" latency 200ms
     tc qdisc add dev $host root tbf rate "$rate" burst "$burst" latency 200ms
