@@ -68,7 +68,7 @@ def test_a_machine(nodes, monkeypatch, tmp_path):
     levels |= {"far"} if len(places) > 1 else set()
     assert set(found.links) == set(found.samples) == levels
     assert found.machine.per_node == max(map(len, places))
-    assert 0 < found.combine[1] <= found.combine[0] <= found.combine[2]
+    assert 0 < found.combine[1] <= found.combine[2]  # of five draws, which may all be on one side
     for fitted in found.links.values():
         low, high = fitted.intervals["latency"]
         assert 0 < low <= high
