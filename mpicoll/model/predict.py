@@ -6,7 +6,8 @@ them takes a time Tm, and so a step takes Tc + Tm. Every rank has as much to com
 
 An all-reduce is a row of messages that wait for one another, each of which takes the latency, and some
 traffic through the busiest link in one direction, or through the centre of a parameter server in both, one
-after the other. Combining is taken as free, and links as shared by nobody.
+after the other: the algorithm's registered formula says how many and how much. Combining is taken as free,
+and links as shared by nobody.
 
 Gradients that come in n buckets overlap. The backward pass, the last part of a computation, makes the
 buckets ready evenly, one after the other; the all-reduce of a bucket begins when it is ready and that of
@@ -22,54 +23,16 @@ training", VLDB 2020, for the buckets.
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..schedule import find
 from .network import Link
 
 STAR = "star"
 MOST_RANKS = 1 << 20  # beyond these nothing is looked for
 
 
-def _doublings(ranks: int) -> int:
-    return (ranks - 1).bit_length()
-
-
-def _ring(ranks: int) -> tuple[int, float]:
-    return 2 * (ranks - 1), 2 * (ranks - 1) / ranks
-
-
-def _bidirectional_ring(ranks: int) -> tuple[int, float]:
-    return 2 * (ranks // 2), 2 * (ranks - 1) / ranks
-
-
-def _halving(ranks: int) -> tuple[int, float]:
-    places = 1 << (ranks.bit_length() - 1)
-    return 2 * _doublings(ranks), 2 * (places - 1) / places + (ranks > places)
-
-
-def _doubling(ranks: int) -> tuple[int, float]:
-    steps = 2 * _doublings(ranks) - (ranks.bit_length() - 1)
-    return steps, steps
-
-
-def _circulant(ranks: int) -> tuple[int, float]:
-    return 2 * _doublings(ranks), 2 * (ranks - 1) / ranks
-
-
-def _star(ranks: int) -> tuple[int, float]:
-    return 2 * (ranks > 1), 2 * (ranks - 1)
-
-
-# Messages that wait for one another, and vectors through the busiest link, for so many ranks.
-ALGORITHMS: dict[str, Callable[[int], tuple[int, float]]] = {
-    "ring": _ring,
-    "bidirectional_ring": _bidirectional_ring,
-    "recursive_halving_doubling": _halving,
-    "recursive_doubling": _doubling,
-    "circulant": _circulant,
-    STAR: _star,
-}
+ALGORITHMS = ("ring", "recursive_halving_doubling", "recursive_doubling", "circulant", STAR)
 
 
 @dataclass(frozen=True)
@@ -212,8 +175,10 @@ def exchange(algorithm: str, ranks: int, nbytes: float, link: Link) -> Exchange:
         raise ValueError(f"algorithm {algorithm!r} given, expected one of {', '.join(ALGORITHMS)}")
     if ranks < 1:
         raise ValueError(f"{ranks} ranks given, expected 1 or more")
-    messages, vectors = ALGORITHMS[algorithm](ranks)
-    return Exchange(messages, vectors * nbytes, messages * link.latency, vectors * nbytes / link.bandwidth)
+    formula = find("allreduce", algorithm)
+    messages = round(formula.time(ranks, 1, 0, 0))
+    traffic = formula.time(ranks, 0, 1, 0) * nbytes
+    return Exchange(messages, traffic, messages * link.latency, traffic / link.bandwidth)
 
 
 def exposed(whole: Exchange, training: Training) -> float:
