@@ -1,7 +1,5 @@
 """``mpicoll bench``: our algorithms and the native collective, measured beside one another."""
 
-import os
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +11,7 @@ from ..bench.forms import FORMS
 from ..schedule import algorithms as registered
 from ..schedule import find
 from ..schedule.collectives import COLLECTIVES
+from .options import DTYPE, OP, RANKS, elements, start_ranks
 from .program import agree, parsed, start_mpi
 
 if TYPE_CHECKING:
@@ -55,9 +54,7 @@ def _list_algorithms() -> str:
 
 @click.command("bench", epilog=_list_algorithms())
 @click.argument("collective", type=click.Choice(list(COLLECTIVES)), is_eager=True)  # others depend on it
-@click.option(
-    "-n", "ranks", type=click.IntRange(1), metavar="RANKS", help="Start so many ranks, without mpiexec."
-)
+@RANKS
 @click.option(
     "--device",
     type=click.Choice((HOST, CUDA)),
@@ -84,22 +81,8 @@ def _list_algorithms() -> str:
     "Parameters follow a colon: NAME:chunks=16. In device memory the route is one of them, as in "
     "auto:transport=ipc, and nccl is NCCL's collective.",
 )
-@click.option(
-    "--dtype",
-    type=click.Choice(words.DTYPES),
-    default="float64",
-    show_default=True,
-    metavar="NAME",
-    help=f"One of {', '.join(words.DTYPES)}.",
-)
-@click.option(
-    "--op",
-    type=click.Choice(list(words.OPS), case_sensitive=False),
-    default="SUM",
-    show_default=True,
-    metavar="NAME",
-    help=f"One of {', '.join(words.OPS)}.",
-)
+@DTYPE
+@OP
 @click.option(
     "--root",
     type=click.IntRange(0),
@@ -168,16 +151,9 @@ def command(
             raise click.UsageError(f"{collective} has no --{name.replace('_', '-')}")
     if device == CUDA and not form.vector:
         raise click.UsageError(f"{collective} has no --device, as there is no vector")
-    _start(ranks)
+    start_ranks(ranks)
     op = op if form.combines else ""
-    try:
-        if op:
-            words.check_op(op, dtype)
-        from ..bench import data  # noqa: PLC0415 - NumPy, which --help does not need
-
-        element = data.find_dtype(dtype)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
+    element = elements(dtype, op)
     world = start_mpi()
     if world.size == 1 and launch.rank() is None:
         raise click.UsageError("one rank has nobody to talk to: start it with -n RANKS or with mpiexec")
@@ -227,18 +203,6 @@ def command(
         if report:
             report.add(rows, refusals)
     return world.bcast(report.finish(plot, alpha, beta) if report else None)
-
-
-def _start(ranks: int | None) -> None:
-    """Become the ranks that -n asks for, unless this is one of them."""
-    if ranks is None or launch.LAUNCHED in os.environ:
-        return
-    if launch.rank() is not None:
-        raise click.UsageError("-n cannot be given under mpiexec, which has said how many ranks there are")
-    try:
-        launch.become(ranks, [sys.executable, "-m", "mpicoll", *sys.argv[1:]])
-    except OSError as error:
-        raise click.ClickException(str(error)) from None
 
 
 def _devices(world: "MPI.Intracomm") -> "Devices":

@@ -10,7 +10,7 @@ import click
 from .. import launch
 from ..bench import words
 from ..bench.forms import FORMS
-from .bench import _start as start_ranks
+from .options import DTYPE, OP, RANKS, elements, start_ranks
 from .program import agree, console, parsed, start_mpi
 
 if TYPE_CHECKING:
@@ -49,9 +49,7 @@ def _sizes(text: str) -> list[int]:
 
 
 @click.command("guidelines")
-@click.option(
-    "-n", "ranks", type=click.IntRange(1), metavar="RANKS", help="Start so many ranks, without mpiexec."
-)
+@RANKS
 @click.option(
     "--collectives",
     default="all",
@@ -77,22 +75,8 @@ def _sizes(text: str) -> list[int]:
     help=f"Whose collectives: {NATIVE} are the MPI library's, {AUTO} are ours, as a call gets them that asks "
     "for no algorithm.",
 )
-@click.option(
-    "--dtype",
-    type=click.Choice(words.DTYPES),
-    default="float64",
-    show_default=True,
-    metavar="NAME",
-    help=f"One of {', '.join(words.DTYPES)}.",
-)
-@click.option(
-    "--op",
-    type=click.Choice(list(words.OPS), case_sensitive=False),
-    default="SUM",
-    show_default=True,
-    metavar="NAME",
-    help=f"For those that reduce: one of {', '.join(words.OPS)}.",
-)
+@DTYPE
+@OP
 @click.option(
     "--min-time",
     type=click.FloatRange(0, 3600, min_open=True),
@@ -146,13 +130,7 @@ def command(
     results were wrong.
     """  # noqa: D301 - click wants the backspace itself
     start_ranks(ranks)
-    try:
-        words.check_op(op, dtype)
-        from ..bench import data  # noqa: PLC0415 - NumPy, which --help does not need
-
-        element = data.find_dtype(dtype)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
+    element = elements(dtype, op)
     world = start_mpi()
     if world.size == 1 and launch.rank() is None:
         raise click.UsageError("one rank has nobody to talk to: start it with -n RANKS or with mpiexec")

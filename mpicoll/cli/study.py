@@ -10,8 +10,8 @@ from click.core import ParameterSource
 from ..bench import words
 from ..bench.forms import FORMS
 from ..schedule.collectives import COLLECTIVES
-from .bench import _start as start_ranks
 from .bench import parse_algorithms
+from .options import DTYPE, OP, RANKS, elements, start_ranks
 from .program import agree, console, parsed, start_mpi
 
 if TYPE_CHECKING:
@@ -45,9 +45,7 @@ def parse_ranks(text: str | None) -> list[int] | None:
     metavar="FOLDER",
     help="Where records.jsonl is, or will be: what is in it with the same settings is not measured again.",
 )
-@click.option(
-    "-n", "ranks", type=click.IntRange(1), metavar="RANKS", help="Start so many ranks, without mpiexec."
-)
+@RANKS
 @click.option(
     "--ranks",
     "parts",
@@ -79,16 +77,8 @@ def parse_ranks(text: str | None) -> list[int] | None:
     metavar="NAME,...",
     help="Beside native, as in mpicoll bench.",
 )
-@click.option(
-    "--dtype", type=click.Choice(words.DTYPES), default="float64", show_default=True, metavar="NAME"
-)
-@click.option(
-    "--op",
-    type=click.Choice(list(words.OPS), case_sensitive=False),
-    default="SUM",
-    show_default=True,
-    metavar="NAME",
-)
+@DTYPE
+@OP
 @click.option("--in-place", is_flag=True, help="Give the vector in the buffer of the result.")
 @click.option(
     "--min-time",
@@ -129,14 +119,7 @@ def command(
         raise click.UsageError(f"{collective} has no --scaling weak, as there is no vector")
     start_ranks(ranks)
     op = op if form.combines else ""
-    try:
-        if op:
-            words.check_op(op, dtype)
-        from ..bench import data  # noqa: PLC0415 - NumPy, which --help does not need
-
-        element = data.find_dtype(dtype)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
+    element = elements(dtype, op)
     world = start_mpi()
     parts = check_ranks(parts, world.size)
     check_settings(world)

@@ -12,7 +12,7 @@ import click
 from ..bench import words
 from ..schedule.collectives import COLLECTIVES
 from ..selection import TRANSPORT, TUNING, environment
-from .bench import _start as start_ranks
+from .options import RANKS, start_ranks
 from .program import agree, console, parsed, start_mpi
 from .study import check_ranks, check_settings, parse_ranks
 
@@ -35,9 +35,7 @@ def parse_collectives(text: str) -> list[str]:
 
 @click.command("tune")
 @click.option("-o", "file", type=click.Path(dir_okay=False), required=True, metavar="FILE", help="The table.")
-@click.option(
-    "-n", "ranks", type=click.IntRange(1), metavar="RANKS", help="Start so many ranks, without mpiexec."
-)
+@RANKS
 @click.option(
     "--ranks",
     "parts",
